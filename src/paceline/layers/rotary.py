@@ -1,0 +1,93 @@
+"""Rotary position tables: cosines and sines of every position, made once at load.
+
+Source of the YaRN rule: Peng et al. 2023 (arXiv 2309.00071), section 3.4; checked against transformers' own
+tables in tests/layers/test_rotary.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN's parameters: frequencies slower than `beta_slow` turns are divided by `factor`, faster than
+    `beta_fast` are kept, those between are blended."""
+
+    factor: float
+    original_max_position: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    @property
+    def table_scale(self) -> float:
+        """The factor on cosines and sines (YaRN's attention temperature)."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return _mscale(self.factor, self.mscale) / _mscale(self.factor, self.mscale_all_dim)
+        return _mscale(self.factor, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """How positions rotate the first `rotary_dim` of a head's dimensions (pairs i, i + rotary_dim/2)."""
+
+    theta: float
+    rotary_dim: int
+    yarn: YarnScaling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryTables:
+    """`cos` and `sin` [P, rotary_dim/2] in model dtype, for positions 0..P-1."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+
+def inverse_frequencies(spec: RopeSpec) -> torch.Tensor:
+    """Angle per position of each pair: [rotary_dim/2] float32."""
+    exponents = torch.arange(0, spec.rotary_dim, 2, dtype=torch.int64).float() / spec.rotary_dim
+    plain = 1.0 / (spec.theta**exponents)
+    if spec.yarn is None:
+        return plain
+    low, high = _blend_range(spec, spec.yarn)
+    ramp = (torch.arange(spec.rotary_dim // 2, dtype=torch.float32) - low) / (high - low)
+    slow = ramp.clamp(0, 1)
+    return plain / spec.yarn.factor * slow + plain * (1 - slow)
+
+
+def rotary_tables(
+    spec: RopeSpec, positions: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> RotaryTables:
+    """Tables for positions 0..positions-1; computed in float32 on the CPU, so that every device reads equal ones."""
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse_frequencies(spec))
+    scale = 1.0 if spec.yarn is None else spec.yarn.table_scale
+    cos, sin = angles.cos() * scale, angles.sin() * scale
+    return RotaryTables(cos.to(device, dtype), sin.to(device, dtype))
+
+
+def _mscale(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _blend_range(spec: RopeSpec, yarn: YarnScaling) -> tuple[float, float]:
+    """First and last pair of the blend between kept and interpolated frequencies."""
+
+    def pair_of(turns: float) -> float:
+        wavelength_ratio = yarn.original_max_position / (turns * 2 * math.pi)
+        return spec.rotary_dim * math.log(wavelength_ratio) / (2 * math.log(spec.theta))
+
+    low, high = pair_of(yarn.beta_fast), pair_of(yarn.beta_slow)
+    if yarn.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, spec.rotary_dim - 1)
+    return low, high if high != low else low + 0.001
