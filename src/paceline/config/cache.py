@@ -1,0 +1,32 @@
+"""How much is kept for running sequences, and in what form."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from paceline.config.base import StrictModel
+
+
+class CacheConfig(StrictModel):
+    """Blocks of attention KV, slots of recurrent state, and the host memory behind them."""
+
+    block_size: int = Field(64, ge=8, multiple_of=8, description="Tokens a KV block holds; a multiple of 8.")
+    num_blocks: int | None = Field(
+        None,
+        ge=2,
+        description="KV blocks in all, the null block included; absent: enough for max_num_seqs, "
+        "as far as memory goes.",
+    )
+    host_swap_gib: float = Field(
+        4.0, ge=0.0, allow_inf_nan=False, description="Host memory for preempted sequences, in GiB."
+    )
+    kv_dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto", description="How KV is stored; auto: as the model computes."
+    )
+    state_dtype: Literal["float32"] = Field(
+        "float32",
+        description="How the recurrent state is stored. Anything below float32 would make the text depend on "
+        "how tokens were grouped into windows.",
+    )

@@ -1,0 +1,34 @@
+"""Which model runs, on what, in which arithmetic."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from paceline.config.base import StrictModel
+
+Dtype = Literal["auto", "bfloat16", "float32"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class ModelConfig(StrictModel):
+    """The target model and where it runs."""
+
+    model: str = Field(
+        description="A local folder in Hugging Face layout, a hub id, or `demo` for the embedded model."
+    )
+    dtype: Dtype = Field("auto", description="Arithmetic of the weights; auto: as stored in the checkpoint.")
+    device: Device = Field("auto", description="Where to run; auto: cuda where there is a device, else cpu.")
+    max_model_len: int | None = Field(
+        None,
+        ge=1,
+        description="Most tokens of prompt and completion together; absent: what the model allows.",
+    )
+
+    @field_validator("model")
+    @classmethod
+    def _not_blank(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("model is empty: name a local folder, a hub id, or 'demo'")
+        return value
