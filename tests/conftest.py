@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-# Before torch is imported anywhere: idle OpenMP threads must sleep, not spin, because test workers share cores.
+# Before torch is imported anywhere: idle OpenMP threads must sleep, not spin, as workers share cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Cache tensors start as NaN, so that an element which is read before it was written fails the test.

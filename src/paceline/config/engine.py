@@ -19,17 +19,20 @@ class EngineConfig(StrictModel):
     """Everything that decides what the engine does; requests add only their sampling parameters."""
 
     model: ModelConfig = Field(description="The target model.")
-    cache: CacheConfig = Field(default_factory=CacheConfig, description="Blocks, slots and host memory.")
+    cache: CacheConfig = Field(
+        default_factory=lambda: CacheConfig(), description="Blocks, slots and host memory."
+    )
     speculative: SpeculativeConfig | None = Field(None, description="The proposer; absent: plain decoding.")
     max_num_seqs: int = Field(16, ge=1, description="Sequences that run at once.")
     max_num_batched_tokens: int = Field(
         2048,
         ge=PREFILL_CHUNK,
-        description="Rows of one step: prompt chunks and verification windows together.",
+        description="Rows of one step: prompt chunks and windows together.",
     )
     deterministic: bool | None = Field(
         None,
-        description="Make a request's arithmetic independent of batch and drafts; absent: on for cpu, off for cuda.",
+        description="Make a request's arithmetic independent of batch and drafts; "
+        "absent: on for cpu, off for cuda.",
     )
     seed: int | None = Field(
         None,

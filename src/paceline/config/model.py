@@ -23,7 +23,7 @@ class ModelConfig(StrictModel):
     max_model_len: int | None = Field(
         None,
         ge=1,
-        description="Most tokens of prompt and completion together; absent: what the model allows.",
+        description="Most tokens of prompt and completion together; absent: the model's own.",
     )
 
     @field_validator("model")
