@@ -1,8 +1,8 @@
 """The flat batch: one forward pass over the rows of many sequences, as index tensors.
 
-A pass runs R rows (tokens) of S sequences. Everything that tells rows and sequences apart is in the tensors of
-`FlatBatch`, so a layer never loops over sequences and never looks at a value on the host: the same pass can be
-captured in a CUDA graph and replayed with other lengths, block tables and slots.
+A pass runs R rows (tokens) of S sequences. Everything that tells rows and sequences apart is in the tensors
+of `FlatBatch`, so a layer never loops over sequences and never looks at a value on the host: the same pass
+can be captured in a CUDA graph and replayed with other lengths, block tables and slots.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class FlatBatch:
     """Where each of the R rows of a pass belongs; index tensors are int64 and share the model's device.
 
     `kind` picks the arithmetic of the recurrent layers alone: "prefill" reads and writes the state at once
-    (chunked), "window" first replays the `pending` rows of the previous window and then keeps the new rows aside,
-    because how many of them survive is known only after verification.
+    (chunked), "window" first replays the `pending` rows of the previous window and then keeps the new rows
+    aside, because how many of them survive is known only after verification.
 
     Rows outside every sequence are padding: `slot_mapping` points into the null block 0 and
     `row_last < row_first`. A padding sequence has `slots == 0` (the null slot) and `row_count == 0`.

@@ -68,7 +68,8 @@ def inverse_frequencies(spec: RopeSpec) -> torch.Tensor:
 def rotary_tables(
     spec: RopeSpec, positions: int, dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> RotaryTables:
-    """Tables for positions 0..positions-1; computed in float32 on the CPU, so that every device reads equal ones."""
+    """Tables for positions 0..positions-1; computed in float32 on the CPU, so that every device reads equal
+    ones."""
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse_frequencies(spec))
     scale = 1.0 if spec.yarn is None else spec.yarn.table_scale
     cos, sin = angles.cos() * scale, angles.sin() * scale

@@ -33,7 +33,8 @@ class TargetOutput:
     hidden: torch.Tensor
     """[R, hidden_size] after the final norm: what `logits` and an MTP head take."""
     features: torch.Tensor | None
-    """[R, len(taps) * hidden_size] residual stream after each tapped layer, in tap order; None without taps."""
+    """[R, len(taps) * hidden_size] residual stream after each tapped layer, in tap order; None without
+    taps."""
 
 
 class TargetModel(Protocol):

@@ -1,4 +1,5 @@
-"""What a model is, in numbers: shapes, positions, special ids. Read from `config.json` alone, before any weight.
+"""What a model is, in numbers: shapes, positions, special ids. Read from `config.json` alone, before any
+weight.
 
 The cache, the plan and the pairing checks work from these, so they never need the weights.
 """
