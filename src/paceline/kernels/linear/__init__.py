@@ -1,0 +1,36 @@
+"""Linear layers: weights packed once, any number of rows."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from paceline.kernels.linear.reference import ReferenceLinear
+
+
+class Linear(Protocol):
+    """A weight [N, K] that was made ready for its device."""
+
+    in_features: int
+    out_features: int
+
+    @property
+    def kind(self) -> str:
+        """Which code runs, for reports."""
+
+    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+        """x [R, K] in the weight's dtype -> [R, N] in ``out_dtype`` (default: x's dtype).
+
+        Sums are fp32; float32 results are not rounded further.
+        """
+
+
+def make_linear(weight: torch.Tensor, *, deterministic: bool) -> Linear:
+    """A layer for ``weight`` [N, K] (bfloat16 or float32) on the weight's device.
+
+    The native CPU layer copies the weight into its own packing and is row-invariant by construction; the
+    torch one keeps ``weight`` and, if ``deterministic``, finds out by a probe how to be so.
+    """
+    assert weight.dim() == 2 and weight.dtype in (torch.bfloat16, torch.float32), (weight.shape, weight.dtype)
+    return ReferenceLinear(weight, deterministic=deterministic)
