@@ -4,10 +4,11 @@ Four rules say who writes what, when, and what is garbage in between:
 
 1. A sequence of committed length ``s`` has, in its slot, the recurrent state after ``s - pending`` tokens.
    The last ``pending`` committed tokens are *not* in ``state`` yet; their inputs to the recurrence lie in
-   rows ``0..pending-1`` of ``k_rows``/``v_rows``/``g_rows``/``beta_rows``, their conv inputs in ``conv_rows``.
+   rows ``0..pending-1`` of ``k_rows``, ``v_rows``, ``g_rows`` and ``beta_rows``, their conv inputs in
+   ``conv_rows``.
 2. Only ``window``, ``prefill`` and ``commit`` write a slot. ``window`` first replays the ``pending`` rows,
-   writes ``state`` once, and runs the new rows without writing it; it then overwrites the row tensors with the
-   new window. So a window always consumes the one before it.
+   writes ``state`` once, and runs the new rows without writing it; it then overwrites the row tensors with
+   the new window. So a window always consumes the one before it.
 3. After a window of ``r`` rows, of which ``c <= r`` become committed, the caller sets ``pending = c`` and
    nothing else: rows ``c..r-1`` are rejected drafts, and like everything from row ``pending`` on they are
    garbage that no later call reads. Rolling back is free, and no snapshot a draft token exists.

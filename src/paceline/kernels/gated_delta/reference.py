@@ -4,8 +4,8 @@
 in a CUDA graph; ``prefill`` loops over sequences on the host. Roundings to the model dtype happen where the
 torch path of transformers 5.24 (``modeling_qwen3_5.py``) has them.
 
-A row's bits must not depend on its neighbours, so products and sums are separate operators (each rounded once,
-whatever the loop around it), and exp and its kin go through ``rowwise``.
+A row's bits must not depend on its neighbours, so products and sums are separate operators (each rounded
+once, whatever the loop around it), and exp and its kin go through ``rowwise``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def prefill(
     row_start: Tensor,
     row_count: Tensor,
 ) -> Tensor:
-    """Run many rows a sequence in chunks of 64, store the state after the last. See ``gated_delta.prefill``."""
+    """Run many rows a sequence in chunks of 64; store the state after the last. ``gated_delta.prefill``."""
     out = qkv.new_zeros(qkv.shape[0], weights.Hv * weights.dv)
     # One copy to the host for all four, not four.
     plan = torch.stack([slots, fresh.to(slots.dtype), row_start, row_count], dim=1).tolist()
@@ -100,7 +100,7 @@ def prefill(
 
 
 def commit(st: DeltaState, src_slots: Tensor, dst_slots: Tensor, counts: Tensor) -> None:
-    """Write src's state after ``counts`` stored rows, and its conv history, into dst. See ``gated_delta.commit``."""
+    """Write src's state after ``counts`` stored rows, and its conv history, into dst. ``gated_delta.commit``."""
     taps = counts[:, None] + torch.arange(st.history, device=counts.device)
     history = st.conv_rows[src_slots[:, None], taps]
     ratio = st.v_rows.shape[2] // st.k_rows.shape[2]
