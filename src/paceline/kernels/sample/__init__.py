@@ -1,4 +1,4 @@
-"""Keyed sampling: argmax of scores, with or without Gumbel noise that depends on nothing but (key, position, id)."""
+"""Keyed sampling: argmax of scores, bare or with Gumbel noise that is a function of (key, position, id) alone."""
 
 from __future__ import annotations
 

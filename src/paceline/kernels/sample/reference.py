@@ -7,19 +7,21 @@ The noise of token id ``v`` at absolute position ``t`` of a request is a pure fu
     u      = (x + 1/2) / 2^32               in (0, 1), never 0 or 1; exact in float64
     noise  = float32(-log(-log(u)))         the logarithms in float64
 
-with all integers modulo 2^64 and ``mix64`` the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014). The
-largest noise is 22.9, the smallest -3.2. Torch has no uint64 arithmetic, so int64 stands in: sums and products
+with all integers modulo 2^64 and ``mix64`` the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+The noise lies between -3.13 and 22.88. Torch has no uint64 arithmetic, so int64 stands in: sums and products
 wrap the same way, and a right shift is masked to be a logical one.
 
 Two libraries' float64 logarithms may differ in the last bit, which after rounding to float32 shows in about one
-value of 10^8. It does not matter to identity, because a process uses one path for everything: C++ on the CPU (this
-one where it is off), this one on CUDA.
+value of 10^8. It does not matter to identity, because a process uses one path for everything: C++ on the CPU
+(this one where it is off), this one on CUDA.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from paceline.kernels.rows import rowwise
 
 _MASK = (1 << 64) - 1
 _POSITION_STEP = 0x9E3779B97F4A7C15
@@ -44,8 +46,12 @@ def gumbel_noise(keys: Tensor, positions: Tensor, vocab: int) -> Tensor:
     """Noise [R, vocab] fp32 of the rows' request ``keys`` [R] and absolute ``positions`` [R], both int64."""
     row_keys = _mix64(keys + (positions + 1) * _signed(_POSITION_STEP))
     steps = torch.arange(1, vocab + 1, device=keys.device) * _signed(_TOKEN_STEP)
-    x = _shift_right(_mix64(row_keys[:, None] + steps), 32)
-    u = x.double().add_(0.5).mul_(2.0**-32)
+    # By rows on the CPU: there the logarithm's last bit depends on an element's place in the tensor.
+    return rowwise(lambda keys: _noise(keys[:, None] + steps), row_keys)
+
+
+def _noise(x: Tensor) -> Tensor:
+    u = _shift_right(_mix64(x), 32).double().add_(0.5).mul_(2.0**-32)
     return u.log_().neg_().log_().neg_().float()
 
 
@@ -58,7 +64,7 @@ def request_key(seed: int, choice: int) -> int:
 def prompt_key(seed: int, prompt_id: str) -> int:
     """Seed of one prompt of a list, as a signed 64-bit integer, from the list's seed and the prompt's id.
 
-    It hashes the id's UTF-8 bytes, so a prompt's text does not depend on its place in the list.
+    Hashes the id's UTF-8 bytes, so a prompt's text does not depend on its place in the list.
     """
     data = prompt_id.encode()
     state = mix64(seed ^ _PROMPT_STEP)
