@@ -157,7 +157,7 @@ class SamplingParams(StrictModel):
 
         `do_sample: false` means temperature 0. Where `do_sample` is absent, a file that names a temperature,
         top_p or top_k is taken to mean sampling, and any other (an empty one too) greedy, as transformers
-        does. Raises `ModelError` for an unusable value in the file and `RequestError` for an unusable override.
+        does. Raises `ModelError` for a bad value in the file and `RequestError` for a bad override.
         """
         given = {k: v for k, v in (config or {}).items() if v is not None}
         names = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p",
