@@ -1,1 +1,1 @@
-"""Where sequences keep what the model needs again: KV blocks, recurrent slots, and host memory behind both."""
+"""Where sequences keep what the model needs again: KV blocks, recurrent slots, host memory behind both."""

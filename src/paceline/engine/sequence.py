@@ -1,9 +1,10 @@
 """A sequence: the host's book-keeping of one choice of one request.
 
 It holds no tensor. `length` is the one number that says what is committed: target KV exists for positions
-0..length-1, and KV at `length` and beyond is garbage. While the prompt is being read, `length` counts the prompt
-tokens whose KV and state exist; afterwards the anchor (the newest token, whose KV does not exist yet) sits at
-position `length`, so `length == len(prompt) + len(output) - 1`. A length moves only in `commit_prompt` and `commit`.
+0..length-1, and KV at `length` and beyond is garbage. While the prompt is being read, `length` counts the
+prompt tokens whose KV and state exist; afterwards the anchor (the newest token, whose KV does not exist yet)
+sits at position `length`, so `length == len(prompt) + len(output) - 1`. A length moves only in
+`commit_prompt` and `commit`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Sequence:
     arrival: int = -1
     """Place in the line, given at admission to the scheduler; smaller is older."""
     max_new_tokens: int = 0
-    """Output tokens at most: the request's own limit or what is left of the model length; set by the scheduler."""
+    """Output tokens at most: the request's limit or what the model length leaves; set by the scheduler."""
 
     @property
     def computed(self) -> int:
@@ -88,7 +89,7 @@ class Sequence:
     def commit_prompt(self, count: int, first_token: int | None = None) -> None:
         """Take in `count` prompt tokens that a prefill chunk has run.
 
-        `first_token` is the token sampled from the prompt's last row, given exactly when the prompt is complete.
+        `first_token` is the token sampled from the prompt's last row: given exactly when that row has run.
         """
         assert count > 0 and self.length + count <= len(self.prompt_ids), "a chunk runs past the prompt"
         self.length += count
@@ -98,7 +99,7 @@ class Sequence:
             self.output_ids.append(first_token)
 
     def commit(self, tokens: Tokens[int]) -> None:
-        """Take in the tokens that a verified window emits: the accepted drafts and the bonus, or a prefix of them.
+        """Take in what a verified window emits: the accepted drafts and the bonus, or a prefix of them.
 
         With k tokens, window rows 0..k-1 (the anchor included) become committed and wait to be replayed.
         """
