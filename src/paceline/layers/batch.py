@@ -8,10 +8,9 @@ can be captured in a CUDA graph and replayed with other lengths, block tables an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 PassKind = Literal["prefill", "window"]
 
@@ -65,3 +64,50 @@ class FlatBatch:
     def num_sequences(self) -> int:
         """S, padding included."""
         return self.slots.shape[0]
+
+
+class AttentionRows(Protocol):
+    """The part of a batch that attention reads: a `FlatBatch`, or `PagedRows` for a model of attention
+    alone."""
+
+    @property
+    def positions(self) -> torch.Tensor: ...
+    @property
+    def row_seq(self) -> torch.Tensor: ...
+    @property
+    def row_first(self) -> torch.Tensor: ...
+    @property
+    def row_last(self) -> torch.Tensor: ...
+    @property
+    def slot_mapping(self) -> torch.Tensor: ...
+    @property
+    def block_tables(self) -> torch.Tensor: ...
+    @property
+    def max_context(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PagedRows:
+    """Rows of a pass without recurrent layers; fields as in `FlatBatch`."""
+
+    positions: torch.Tensor
+    row_seq: torch.Tensor
+    row_first: torch.Tensor
+    row_last: torch.Tensor
+    slot_mapping: torch.Tensor
+    block_tables: torch.Tensor
+    max_context: int
+
+
+def cache_rows(
+    positions: torch.Tensor, row_seq: torch.Tensor, block_tables: torch.Tensor, block_size: int
+) -> torch.Tensor:
+    """Where absolute `positions` [R] of the sequences `row_seq` [R] are stored; beyond the table: the null
+    block.
+
+    Returns [R] int64, block id * block size + offset. Nothing waits for the host.
+    """
+    column = positions // block_size
+    inside = column < block_tables.shape[1]
+    block = block_tables[row_seq, column.clamp(max=block_tables.shape[1] - 1)]
+    return torch.where(inside, block, 0) * block_size + positions % block_size

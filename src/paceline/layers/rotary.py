@@ -45,9 +45,13 @@ class RopeSpec:
     yarn: YarnScaling | None = None
 
 
+TABLE_SLACK = 256
+"""Rows of the tables past the last position: a multi-token head and padded rows run a little beyond it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RotaryTables:
-    """`cos` and `sin` [P, rotary_dim/2] in model dtype, for positions 0..P-1."""
+    """`cos` and `sin` [positions + TABLE_SLACK, rotary_dim/2] in model dtype."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -68,9 +72,11 @@ def inverse_frequencies(spec: RopeSpec) -> torch.Tensor:
 def rotary_tables(
     spec: RopeSpec, positions: int, dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> RotaryTables:
-    """Tables for positions 0..positions-1; computed in float32 on the CPU, so that every device reads equal
-    ones."""
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse_frequencies(spec))
+    """Tables for positions 0..positions-1 and some slack.
+
+    Computed in float32 on the CPU, so that every device reads the same values.
+    """
+    angles = torch.outer(torch.arange(positions + TABLE_SLACK).float(), inverse_frequencies(spec))
     scale = 1.0 if spec.yarn is None else spec.yarn.table_scale
     cos, sin = angles.cos() * scale, angles.sin() * scale
     return RotaryTables(cos.to(device, dtype), sin.to(device, dtype))

@@ -51,13 +51,11 @@ class Checkpoint:
         or an index that disagrees with its files.
         """
         folder = Path(path)
-        if not folder.is_dir():
-            what = "is a file, not a folder" if folder.exists() else "does not exist"
-            raise CheckpointError(f"model folder {folder} {what}")
+        config = read_config(folder)
         generation = folder / "generation_config.json"
         return cls(
             path=folder,
-            config=read_json(folder / "config.json"),
+            config=config,
             generation_config=read_json(generation) if generation.exists() else {},
             tensors=_read_headers(folder),
         )
@@ -95,6 +93,15 @@ class WeightReader:
     def below(self, name: str) -> WeightReader:
         """A reader of the tensors under `prefix + name`."""
         return WeightReader(self.checkpoint, self.prefix + name, self.dtype, self.device)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of a model folder. Raises: CheckpointError where folder or file is missing or
+    unreadable."""
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise CheckpointError(f"model folder {folder} {what}")
+    return read_json(folder / "config.json")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -136,7 +143,7 @@ def check_tensors(
         if stored[name].shape != shape
     ]
     wrong += [
-        f"surplus tensor {name} of shape {_text(info.shape)} (expected shape: none, config.json has no such part)"
+        f"surplus tensor {name} of shape {_text(info.shape)} (config.json asks for none: shape none)"
         for name, info in stored.items()
         if name not in expected
     ]

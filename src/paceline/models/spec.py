@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.kernels.gated_delta.base import DeltaShape
 from paceline.layers.rotary import RopeSpec
 
 FULL_ATTENTION = "full_attention"
@@ -50,9 +51,16 @@ class TargetSpec:
     """Layers of the multi-token head stored beside the model; 0 when there is none."""
 
     @property
+    def delta_shape(self) -> DeltaShape:
+        """Sizes of one recurrent layer, as its state is allocated by."""
+        return DeltaShape(
+            self.num_key_heads, self.num_value_heads, self.key_dim, self.value_dim, self.conv_width
+        )
+
+    @property
     def conv_dim(self) -> int:
         """Channels of the causal convolution: queries, keys and values of the recurrence."""
-        return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+        return self.delta_shape.conv_dim
 
     @property
     def full_layers(self) -> tuple[int, ...]:

@@ -1,0 +1,225 @@
+"""DFlash: a block-diffusion drafter that guesses a whole block of tokens in one pass.
+
+Chen, Liang, Liu 2026 (arXiv 2602.06036). The target's residual stream at K tapped layers is concatenated,
+projected and normed once into a context row per position; every drafter layer keeps that row's keys and
+values. A block of query rows [anchor, mask, mask, ...] at positions s, s+1, ... attends to the context
+(positions < s) and to itself, and row j >= 1 predicts the token AT position s+j. Embedding table and output
+matrix are the target's. Context rows do not pass the layers' input norm, queries or feed-forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from paceline.kernels.linear import Linear, make_linear
+from paceline.kernels.norm import add_rms_norm, rms_norm
+from paceline.layers.attention import PagedHeads
+from paceline.layers.batch import PagedRows, cache_rows
+from paceline.layers.mlp import Mlp
+from paceline.layers.rotary import RotaryTables, rotary_tables
+from paceline.models.checkpoint import Checkpoint, WeightReader
+from paceline.models.dflash_config import attention_shape, read_spec
+from paceline.models.parts import load_heads, load_linear, load_mlp
+from paceline.models.spec import DrafterSpec
+
+if TYPE_CHECKING:
+    from paceline.models.base import KVPair, TargetModel
+
+__all__ = ["DFlashDrafter", "load", "read_spec"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One drafter layer; `qkv` serves the block's rows, the context's keys and values come from the fused
+    matrix."""
+
+    heads: PagedHeads
+    qkv: Linear
+    out: Linear
+    mlp: Mlp
+    input_norm: torch.Tensor
+    post_norm: torch.Tensor
+    window: int | None
+    causal: bool
+
+
+class DFlashDrafter:
+    """A loaded drafter; the engine owns its keys and values, one pair a layer, under the target's block
+    ids."""
+
+    def __init__(
+        self,
+        spec: DrafterSpec,
+        layers: list[_Layer],
+        fc: Linear,
+        context_kv: Linear,
+        hidden_norm: torch.Tensor,
+        norm: torch.Tensor,
+    ) -> None:
+        self.spec = spec
+        self._layers, self._fc, self._context_kv = layers, fc, context_kv
+        self._hidden_norm = hidden_norm
+        self._following = [layer.input_norm for layer in layers[1:]] + [norm]
+
+    def append_context(
+        self,
+        features: torch.Tensor,
+        positions: torch.Tensor,
+        slot_mapping: torch.Tensor,
+        kv: list[KVPair],
+    ) -> None:
+        """Store the context rows of `features` [R, K * H] (tapped layers, in tap order) at `positions` [R].
+
+        `slot_mapping` [R] says where (block id * block size + offset); rows to be dropped point into the
+        null block.
+        """
+        context = rms_norm(self._fc(features), self._hidden_norm, self.spec.rms_eps, False)
+        size = self.spec.kv_heads * self.spec.head_dim
+        pairs = self._context_kv(context).split(2 * size, dim=1)
+        for layer, pair, layer_kv in zip(self._layers, pairs, kv, strict=True):
+            k, v = pair.split(size, dim=1)
+            layer.heads.store(k, v, positions, slot_mapping, layer_kv)
+
+    def draft(
+        self,
+        anchors: torch.Tensor,
+        starts: torch.Tensor,
+        block_tables: torch.Tensor,
+        n: int,
+        kv: list[KVPair],
+        target: TargetModel,
+        max_context: int,
+        counts: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """One block a sequence: anchor tokens `anchors` [S] at positions `starts` [S] and `n` masks after
+        each.
+
+        The context of a sequence is what is stored before its start; the block's own keys and values are
+        written at starts..starts+n as scratch, to be overwritten before they could become context. `counts`
+        [S] shortens the blocks of single sequences (rows of the block, anchor included; 0: a padding
+        sequence); the rows beyond are padding, so a short block's drafts do not depend on the longer ones
+        beside it.
+
+        Returns [S, n, H]: rows 1..n after the final norm, for the target's `logits`; row j predicts the
+        token at position start + j.
+        """
+        assert 1 <= n <= self.spec.max_speculative_tokens, f"{n} drafts of a block of {self.spec.block_size}"
+        block = _block(anchors, starts, block_tables, n, counts, kv[0][0].shape[1])
+        ids = anchors.new_full((anchors.shape[0], n + 1), self.spec.mask_token_id)
+        ids[:, 0] = anchors
+        eps = self.spec.rms_eps
+        stream = target.embed(ids.flatten())
+        normed = rms_norm(stream, self._layers[0].input_norm, eps, False)
+        for layer, following, layer_kv in zip(self._layers, self._following, kv, strict=True):
+            mixed = _attend(layer, normed, block, layer_kv, max_context)
+            normed, stream = add_rms_norm(mixed, stream, layer.post_norm, eps, False)
+            normed, stream = add_rms_norm(layer.mlp(normed), stream, following, eps, False)
+        return normed.unflatten(0, (-1, n + 1))[:, 1:]
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockRows:
+    """The S * (n + 1) rows of a drafting pass, row by row of each sequence."""
+
+    positions: torch.Tensor
+    row_seq: torch.Tensor
+    slot_mapping: torch.Tensor
+    last: torch.Tensor
+    """[R] last position of the row's block; -1 for a padding row."""
+    block_tables: torch.Tensor
+
+    def seen_by(self, window: int | None, causal: bool, max_context: int) -> PagedRows:
+        """Which cache positions each row sees in a layer of that window and causality."""
+        positions = self.positions
+        first, last = torch.zeros_like(positions), self.last
+        if causal:
+            last = torch.where(last < 0, -1, positions)
+        if window is not None:
+            first = (positions - window + 1).clamp(min=0)
+            last = torch.minimum(last, positions + window - 1)
+        return PagedRows(
+            positions, self.row_seq, first, last, self.slot_mapping, self.block_tables, max_context
+        )
+
+
+def _block(
+    anchors: torch.Tensor,
+    starts: torch.Tensor,
+    block_tables: torch.Tensor,
+    n: int,
+    counts: torch.Tensor | None,
+    cache_block: int,
+) -> _BlockRows:
+    sequences, device = anchors.shape[0], anchors.device
+    steps = torch.arange(n + 1, device=device)
+    row_seq = torch.arange(sequences, device=device).repeat_interleave(n + 1)
+    rows = torch.full_like(starts, n + 1) if counts is None else counts
+    live = (steps < rows[:, None]).flatten()
+    positions = torch.where(live, (starts[:, None] + steps).flatten(), 0)
+    where = cache_rows(positions, row_seq, block_tables, cache_block)
+    return _BlockRows(
+        positions=positions,
+        row_seq=row_seq,
+        slot_mapping=torch.where(live, where, 0),
+        last=torch.where(live, (starts + rows - 1).repeat_interleave(n + 1), -1),
+        block_tables=block_tables,
+    )
+
+
+def _attend(
+    layer: _Layer, normed: torch.Tensor, block: _BlockRows, kv: KVPair, max_context: int
+) -> torch.Tensor:
+    shape = layer.heads.shape
+    q, k, v = layer.qkv(normed).split([shape.query_size, shape.kv_size, shape.kv_size], dim=1)
+    layer.heads.store(k, v, block.positions, block.slot_mapping, kv)
+    rows = block.seen_by(layer.window, layer.causal, max_context)
+    return layer.out(layer.heads.attend(q.unflatten(1, (shape.heads, shape.head_dim)), rows, kv))
+
+
+def load(
+    checkpoint: Checkpoint,
+    spec: DrafterSpec,
+    device: torch.device,
+    deterministic: bool,
+    max_positions: int | None = None,
+) -> DFlashDrafter:
+    """Load the weights of a drafter that `read_spec` has accepted; `max_positions` as in `qwen3_5.load`."""
+    read = WeightReader(checkpoint, "", spec.dtype, device)
+    positions = min(spec.max_position, max_positions or spec.max_position)
+    rotary = rotary_tables(spec.rope, positions, spec.dtype, device)
+    layers = [
+        _load_layer(read.below(f"layers.{i}."), i, spec, rotary, deterministic)
+        for i in range(spec.num_layers)
+    ]
+    # All layers' keys and values of a context row in one product. They are held twice (here and in each
+    # layer's qkv), a twentieth of the drafter, so that the block's pass needs one product a layer as well.
+    context_kv = read.fused(
+        f"layers.{i}.self_attn.{name}_proj.weight" for i in range(spec.num_layers) for name in ("k", "v")
+    )
+    return DFlashDrafter(
+        spec,
+        layers,
+        load_linear(read, ["fc"], deterministic),
+        make_linear(context_kv, deterministic=deterministic),
+        read("hidden_norm.weight"),
+        read("norm.weight"),
+    )
+
+
+def _load_layer(
+    read: WeightReader, index: int, spec: DrafterSpec, rotary: RotaryTables, deterministic: bool
+) -> _Layer:
+    attention = read.below("self_attn.")
+    return _Layer(
+        heads=load_heads(attention, attention_shape(spec), rotary),
+        qkv=load_linear(attention, ["q_proj", "k_proj", "v_proj"], deterministic),
+        out=load_linear(attention, ["o_proj"], deterministic),
+        mlp=load_mlp(read.below("mlp."), deterministic),
+        input_norm=read("input_layernorm.weight"),
+        post_norm=read("post_attention_layernorm.weight"),
+        window=spec.windows[index],
+        causal=spec.causal[index],
+    )

@@ -1,0 +1,110 @@
+"""Opening and loading models by what their `config.json` says they are.
+
+`read_*` functions do every check that needs no weight; `load_*` functions do the same checks, then load.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from paceline.errors import UnsupportedModelError
+from paceline.models import dflash, mtp, qwen3_5, qwen3_5_config
+from paceline.models.base import TargetModel
+from paceline.models.checkpoint import Checkpoint, read_config
+from paceline.models.dflash import DFlashDrafter
+from paceline.models.mtp import MTPHead
+from paceline.models.spec import DrafterSpec, MTPSpec, TargetSpec
+
+_TARGETS = ("qwen3_5", "qwen3_5_text")
+
+
+def read_target_spec(path: str | Path, dtype: str | torch.dtype = "auto") -> TargetSpec:
+    """The numbers of the target in folder `path`, without loading it.
+
+    Raises: CheckpointError or UnsupportedModelError, each one line that names the folder.
+    """
+    return qwen3_5_config.read_spec(_open_target(path), dtype)
+
+
+def load_target(
+    path: str | Path,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "cpu",
+    deterministic: bool = False,
+    *,
+    max_positions: int | None = None,
+) -> TargetModel:
+    """Load the target in folder `path`.
+
+    dtype: "auto" (as the config says), "bfloat16" or "float32". deterministic: a row's result does not
+    depend on the other rows of its call. max_positions: longest sequence that will be run (smaller rotary
+    tables).
+
+    Raises: CheckpointError or UnsupportedModelError, before any weight is loaded.
+    """
+    checkpoint = _open_target(path)
+    spec = qwen3_5_config.read_spec(checkpoint, dtype)
+    return qwen3_5.load(checkpoint, spec, torch.device(device), deterministic, max_positions)
+
+
+def read_drafter_spec(
+    path: str | Path, target: TargetSpec, num_speculative_tokens: int | None = None
+) -> DrafterSpec:
+    """The numbers of the DFlash drafter in folder `path`, after all pairing checks against `target`.
+
+    Raises: PairingError where it does not fit the target or cannot draft `num_speculative_tokens`,
+    UnsupportedModelError for another kind of drafter, CheckpointError for a bad folder.
+    """
+    return dflash.read_spec(Checkpoint.open(path), target, num_speculative_tokens)
+
+
+def load_drafter(
+    path: str | Path,
+    target: TargetSpec,
+    device: str | torch.device = "cpu",
+    deterministic: bool = False,
+    *,
+    num_speculative_tokens: int | None = None,
+    max_positions: int | None = None,
+) -> DFlashDrafter:
+    """Load the DFlash drafter in folder `path` in the target's dtype; errors as in `read_drafter_spec`."""
+    checkpoint = Checkpoint.open(path)
+    spec = dflash.read_spec(checkpoint, target, num_speculative_tokens)
+    return dflash.load(checkpoint, spec, torch.device(device), deterministic, max_positions)
+
+
+def read_mtp_spec(path: str | Path, target: TargetSpec) -> MTPSpec:
+    """The numbers of the multi-token head stored inside the target's folder `path`.
+
+    Raises: PairingError where there is none or a tensor is missing, CheckpointError for a mis-shaped tensor.
+    """
+    return mtp.read_spec(Checkpoint.open(path), target)
+
+
+def load_mtp(
+    path: str | Path,
+    target: TargetModel,
+    device: str | torch.device = "cpu",
+    deterministic: bool = False,
+    *,
+    max_positions: int | None = None,
+) -> MTPHead:
+    """Load the multi-token head inside the target's folder `path`; errors as in `read_mtp_spec`."""
+    checkpoint = Checkpoint.open(path)
+    spec = mtp.read_spec(checkpoint, target.spec)
+    return mtp.load(checkpoint, spec, target, torch.device(device), deterministic, max_positions)
+
+
+def _open_target(path: str | Path) -> Checkpoint:
+    """Refuse another architecture by name, before its weights are looked at."""
+    config = read_config(Path(path))
+    kind = config.get("model_type")
+    if kind not in _TARGETS:
+        architectures = ", ".join(map(str, config.get("architectures") or [])) or "no architectures"
+        raise UnsupportedModelError(
+            f"{path}: model_type {kind!r} ({architectures}) is not supported; "
+            f"paceline runs {' and '.join(_TARGETS)} (dense Qwen3.5 / Qwen3.6)"
+        )
+    return Checkpoint.open(path)
