@@ -6,7 +6,7 @@ prefix that it was computed with. The digest is the same in every process and on
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -19,7 +19,7 @@ ROOT = b""
 def block_hash(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
     """Hash (16 bytes) of a full block behind `parent`."""
     digest = blake2b(parent, digest_size=16)
-    digest.update(array("q", token_ids).tobytes())
+    digest.update(struct.pack(f"<{len(token_ids)}q", *token_ids))
     return digest.digest()
 
 
