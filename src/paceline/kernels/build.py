@@ -29,8 +29,8 @@ import torch
 KERNELS = Path(__file__).parent
 # No -ffast-math and no contraction: which products are fused is written in the source, so that the same row
 # gets the same arithmetic in every instantiation of a kernel.
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno",
-         "-fno-trapping-math", "-fvisibility=hidden", "-Wall")
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
+         "-fvisibility=hidden")
 ISA_NAMES = {0: "cpu-generic", 1: "cpu-avx2", 2: "cpu-avx512", 3: "cpu-avx512bf16"}
 
 
@@ -39,14 +39,17 @@ class KernelBuildWarning(RuntimeWarning):
 
 
 @cache
-def library(op: str) -> ctypes.CDLL | None:
-    """The compiled library of ``kernels/<op>``, or None where the reference must run (a warning says so once)."""
+def library(op: str, march: str = "native") -> ctypes.CDLL | None:
+    """The compiled library of ``kernels/<op>``, or None where the reference must run (a warning says so once).
+
+    march: the CPU that the compiler aims at; tests build for lesser ones than their own.
+    """
     sources = sorted((KERNELS / op).glob("*.cpp"))
     if not sources or not native_wanted():
         return None
     try:
         omp = _openmp_runtime()
-        path = _compiled(op, sources, link_openmp=omp is None)
+        path = _compiled(op, sources, (*FLAGS, f"-march={march}"), link_openmp=omp is None)
         if omp is not None:
             ctypes.CDLL(omp, mode=ctypes.RTLD_GLOBAL)  # loaded already: makes its symbols visible to ours
         return ctypes.CDLL(str(path))
@@ -73,10 +76,10 @@ def isa(op: str) -> str:
     return "torch" if lib is None else ISA_NAMES[lib.paceline_isa()]
 
 
-def _compiled(op: str, sources: list[Path], link_openmp: bool) -> Path:
+def _compiled(op: str, sources: list[Path], flags: tuple[str, ...], link_openmp: bool) -> Path:
     """Path of the library, compiled unless it is in the cache. Raises OSError, CalledProcessError."""
     parts = [p.name.encode() + p.read_bytes() for p in [*sources, *sorted(KERNELS.glob("*.h"))]]
-    parts += [repr((FLAGS, link_openmp, os.environ.get("CXX"))).encode(), _cpu_features()]
+    parts += [repr((flags, link_openmp, os.environ.get("CXX"))).encode(), _cpu_features()]
     target = _cache_dir() / f"{op}-{hashlib.sha256(b''.join(parts)).hexdigest()[:20]}.so"
     if target.exists():
         return target
@@ -85,23 +88,23 @@ def _compiled(op: str, sources: list[Path], link_openmp: bool) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # dropped when a process dies, so no stale lock can block us
         if not target.exists():
             with tempfile.TemporaryDirectory(dir=target.parent) as work:
-                os.replace(_run_compiler(compiler, sources, Path(work), link_openmp), target)
+                os.replace(_run_compiler([compiler, *flags], sources, Path(work), link_openmp), target)
     return target
 
 
-def _run_compiler(compiler: str, sources: list[Path], work: Path, link_openmp: bool) -> Path:
+def _run_compiler(compile_: list[str], sources: list[Path], work: Path, link_openmp: bool) -> Path:
     """Compile and link apart: linking without -fopenmp is what keeps a second OpenMP runtime out."""
     jobs, objects = [], []
     for source in sources:
         objects.append(str(work / (source.stem + ".o")))
-        command = [compiler, *FLAGS, "-I", str(KERNELS), "-c", str(source), "-o", objects[-1]]
+        command = [*compile_, "-I", str(KERNELS), "-c", str(source), "-o", objects[-1]]
         jobs.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     for job in jobs:
         output, _ = job.communicate()
         if job.returncode:
-            raise subprocess.CalledProcessError(job.returncode, compiler, output)
+            raise subprocess.CalledProcessError(job.returncode, compile_, output)
     out = work / "library.so"
-    link = [compiler, "-shared", *objects, "-o", str(out), *(["-fopenmp"] if link_openmp else [])]
+    link = [compile_[0], "-shared", *objects, "-o", str(out), *(["-fopenmp"] if link_openmp else [])]
     subprocess.run(link, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return out
 

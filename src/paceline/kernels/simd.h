@@ -63,15 +63,25 @@ static inline F16 f16_load(const bf16* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
 }
 static inline void f16_store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }
-static inline __m256i f16_to_bf16_bits(F16 a) {
+static inline __m512i f16_bf16_bits(F16 a) {  // bf16 in the upper halves, lower halves not cleared
   const __m512i u = _mm512_castps_si512(a.v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-  __m512i r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, odd), _mm512_set1_epi32(0x7fff)), 16);
+  const __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, odd), _mm512_set1_epi32(0x7fff));
   const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-  r = _mm512_mask_mov_epi32(r, nan, _mm512_set1_epi32(0x7fc0));
-  return _mm512_cvtepi32_epi16(r);
+  return _mm512_mask_mov_epi32(r, nan, _mm512_set1_epi32(0x7fc00000));
 }
-static inline void f16_store(bf16* p, F16 a) { _mm256_storeu_si256((__m256i*)p, f16_to_bf16_bits(a)); }
+static inline void f16_store(bf16* p, F16 a) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(f16_bf16_bits(a), 16)));
+}
+static inline F16 f16_to_bf16_and_back(F16 a) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(f16_bf16_bits(a), _mm512_set1_epi32(int(0xffff0000u))))};
+}
+// 16 pairs (even, odd), as packed weights hold them.
+static inline void f16_load_pairs(const bf16* p, F16& even, F16& odd) {
+  const __m512i u = _mm512_loadu_si512(p);
+  even.v = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+  odd.v = _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32(int(0xffff0000u))));
+}
 static inline F16 operator+(F16 a, F16 b) { return {_mm512_add_ps(a.v, b.v)}; }
 static inline F16 operator-(F16 a, F16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 static inline F16 operator*(F16 a, F16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -94,10 +104,27 @@ static inline __m256 f16_half(const bf16* p) {
 }
 static inline F16 f16_load(const bf16* p) { return {f16_half(p), f16_half(p + 8)}; }
 static inline void f16_store(float* p, F16 x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+static inline __m256i f16_bf16_bits(__m256 a) {
+  const __m256i u = _mm256_castps_si256(a);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(r, _mm256_set1_epi32(0x7fc00000), nan);
+}
 static inline void f16_store(bf16* p, F16 x) {
-  float t[16];
-  f16_store(t, x);
-  for (int i = 0; i < 16; i++) p[i] = f32_to_bf16(t[i]);
+  const __m256i a = _mm256_srli_epi32(f16_bf16_bits(x.a), 16), b = _mm256_srli_epi32(f16_bf16_bits(x.b), 16);
+  _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
+}
+static inline F16 f16_to_bf16_and_back(F16 x) {
+  const __m256i upper = _mm256_set1_epi32(int(0xffff0000u));
+  return {_mm256_castsi256_ps(_mm256_and_si256(f16_bf16_bits(x.a), upper)),
+          _mm256_castsi256_ps(_mm256_and_si256(f16_bf16_bits(x.b), upper))};
+}
+static inline void f16_load_pairs(const bf16* p, F16& even, F16& odd) {
+  const __m256i upper = _mm256_set1_epi32(int(0xffff0000u));
+  const __m256i u = _mm256_loadu_si256((const __m256i*)p), v = _mm256_loadu_si256((const __m256i*)(p + 16));
+  even = {_mm256_castsi256_ps(_mm256_slli_epi32(u, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(v, 16))};
+  odd = {_mm256_castsi256_ps(_mm256_and_si256(u, upper)), _mm256_castsi256_ps(_mm256_and_si256(v, upper))};
 }
 static inline F16 operator+(F16 x, F16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 static inline F16 operator-(F16 x, F16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
@@ -123,6 +150,10 @@ static inline F16 f16_load(const float* p) { PACELINE_LANES(p[i]); }
 static inline F16 f16_load(const bf16* p) { PACELINE_LANES(bf16_to_f32(p[i])); }
 static inline void f16_store(float* p, F16 a) { for (int i = 0; i < 16; i++) p[i] = a.v[i]; }
 static inline void f16_store(bf16* p, F16 a) { for (int i = 0; i < 16; i++) p[i] = f32_to_bf16(a.v[i]); }
+static inline F16 f16_to_bf16_and_back(F16 a) { PACELINE_LANES(bf16_to_f32(f32_to_bf16(a.v[i]))); }
+static inline void f16_load_pairs(const bf16* p, F16& even, F16& odd) {
+  for (int i = 0; i < 16; i++) even.v[i] = bf16_to_f32(p[2 * i]), odd.v[i] = bf16_to_f32(p[2 * i + 1]);
+}
 static inline F16 operator+(F16 a, F16 b) { PACELINE_LANES(a.v[i] + b.v[i]); }
 static inline F16 operator-(F16 a, F16 b) { PACELINE_LANES(a.v[i] - b.v[i]); }
 static inline F16 operator*(F16 a, F16 b) { PACELINE_LANES(a.v[i] * b.v[i]); }
@@ -164,11 +195,7 @@ static inline float f16_hmax(F16 a) {
 
 template <typename T> static inline F16 f16_rounded(F16 a);
 template <> inline F16 f16_rounded<float>(F16 a) { return a; }
-template <> inline F16 f16_rounded<bf16>(F16 a) {
-  bf16 t[16];
-  f16_store(t, a);
-  return f16_load(t);
-}
+template <> inline F16 f16_rounded<bf16>(F16 a) { return f16_to_bf16_and_back(a); }
 
 // Partial loads and stores of n < 16 lanes (the rest read as zero, nothing beyond n is touched).
 template <typename T> static inline F16 f16_load_n(const T* p, int n) {

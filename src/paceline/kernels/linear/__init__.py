@@ -6,6 +6,8 @@ from typing import Protocol
 
 import torch
 
+from paceline.kernels import build
+from paceline.kernels.linear.cpu import CpuLinear
 from paceline.kernels.linear.reference import ReferenceLinear
 
 
@@ -33,4 +35,7 @@ def make_linear(weight: torch.Tensor, *, deterministic: bool) -> Linear:
     torch one keeps ``weight`` and, if ``deterministic``, finds out by a probe how to be so.
     """
     assert weight.dim() == 2 and weight.dtype in (torch.bfloat16, torch.float32), (weight.shape, weight.dtype)
-    return ReferenceLinear(weight, deterministic=deterministic)
+    lib = build.library("linear") if weight.device.type == "cpu" else None
+    if lib is None:
+        return ReferenceLinear(weight, deterministic=deterministic)
+    return CpuLinear(weight, lib)

@@ -1,0 +1,80 @@
+"""Native CPU linear layer: packing and the call (the layout is described in ``cpu.cpp``)."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch.nn import functional as F
+
+from paceline.kernels import build
+from paceline.kernels.linear.memory import WEIGHTS
+
+BLOCK = 16  # outputs that share a register
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("outs", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("blocks", ctypes.c_int64),
+        ("panels", ctypes.c_int64),
+    )
+
+
+class CpuLinear:
+    """y = x Wᵀ with fp32 sums whose order depends on nothing but K, so a row never sees its neighbours.
+
+    weight: [N, K] bfloat16 or float32, copied into packed memory; the caller may drop its own.
+    """
+
+    def __init__(self, weight: torch.Tensor, lib: ctypes.CDLL) -> None:
+        self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
+        self.kind = build.ISA_NAMES[lib.paceline_isa()]
+        self._run = _declared(lib)
+        self._packed, self._layer = _pack(weight, lib.linear_max_width())
+        self._address = ctypes.addressof(self._layer)
+        self._pad = self._layer.k - self.in_features
+
+    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+        """x [R, K] in the weight's dtype -> [R, N] in ``out_dtype``: x's dtype (the default) or float32."""
+        dtype = self.dtype
+        rows, width = x.shape
+        assert width == self.in_features and x.dtype == dtype, (x.shape, x.dtype, self.in_features, dtype)
+        if self._pad:
+            x = F.pad(x, (0, self._pad))
+        elif x.stride(1) != 1:
+            x = x.contiguous()
+        out = torch.empty((rows, self.out_features), dtype=out_dtype or dtype)
+        kind = 0 if dtype is torch.float32 else 1 if out.dtype is dtype else 2
+        if kind == 2:
+            assert out.dtype is torch.float32, out.dtype
+        self._run(self._address, kind, x.data_ptr(), x.stride(0), rows, out.data_ptr())
+        return out
+
+
+def _declared(lib: ctypes.CDLL) -> ctypes._NamedFuncPointer:
+    run = lib.linear_run
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    run.argtypes, run.restype = (pointer, ctypes.c_int, pointer, number, number, pointer), None
+    return run
+
+
+def _pack(weight: torch.Tensor, max_width: int) -> tuple[torch.Tensor, _Layer]:
+    outs, k = weight.shape
+    step = 4 // weight.dtype.itemsize  # bf16 goes in pairs
+    k += -k % step
+    blocks = -(-outs // BLOCK)
+    # As many panels as threads divide evenly; how blocks are grouped does not change a sum.
+    threads = torch.get_num_threads()
+    panels = min(blocks, -(-blocks // (max_width * threads)) * threads)
+    packed = WEIGHTS.empty((blocks * BLOCK * k,), weight.dtype)
+    pairs = packed.view(torch.float32)  # a pair moves as one 32-bit number
+    full = F.pad(weight, (0, k - weight.shape[1], 0, blocks * BLOCK - outs)).contiguous().view(torch.float32)
+    for panel in range(panels):
+        rows = slice(blocks * panel // panels * BLOCK, blocks * (panel + 1) // panels * BLOCK)
+        columns = full[rows].t()
+        pairs[rows.start * columns.shape[0] : rows.stop * columns.shape[0]].view(columns.shape).copy_(columns)
+    return packed, _Layer(packed.data_ptr(), outs, k, blocks, panels)
