@@ -1,0 +1,86 @@
+"""`paceline demo`: the embedded model answers, plain and with each proposer; a table says what was gained."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.bench.prompts import DEMO_PROMPTS, CategoryPrompt
+from paceline.cli import options
+from paceline.cli.demo_view import Transcript
+from paceline.cli.session import emit, notice, open_llm
+
+if TYPE_CHECKING:
+    from paceline import SamplingParams
+    from paceline.bench.demo import DemoRun
+
+SEED = 0
+
+
+@click.command(short_help="See it work: the embedded model, plain and with each proposer.")
+@click.option("--prompt", metavar="TEXT", help="Your own text instead of the six prompts.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=2), default=96, show_default=True, metavar="N",
+    help="Most tokens of each completion.",
+)  # fmt: skip
+@click.option(
+    "--temperature", type=float, default=0.0, show_default=True, metavar="T",
+    help="0 is greedy; at any temperature the text is the same with and without drafts.",
+)  # fmt: skip
+@options.json_option
+@options.debug_option
+def demo(prompt: str | None, max_tokens: int, temperature: float, as_json: bool) -> int:
+    """Let the embedded model continue one prompt of each category: plain, n-gram, MTP, DFlash.
+
+    Exit code 1 if any text differs from the plain one.
+    """
+    from paceline.bench.demo import PROPOSERS, measure
+    from paceline.config import SamplingParams
+
+    prompts = DEMO_PROMPTS if prompt is None else (CategoryPrompt("yours", prompt),)
+    params = SamplingParams(temperature=temperature, seed=SEED, max_tokens=max_tokens)
+    view = Transcript(prompts, silent=as_json)
+    notice("loading the embedded model")
+    with ExitStack() as stack:
+        engines = {
+            name: stack.enter_context(closing(open_llm("demo", config, max_num_seqs=1)))
+            for name, config in PROPOSERS.items()
+        }
+        deterministic = engines["plain"].deterministic
+        notice("warming up, then every prompt runs plain and with each proposer, one at a time")
+        run = measure(engines, prompts, params, view.start, view.write)
+    rows = run.rows()
+    if as_json:
+        emit(_as_json(run, {"deterministic": deterministic, **_shown(params)}))
+    else:
+        view.finish(
+            rows, f"{len(prompts)} prompt(s), batch 1, deterministic: {deterministic}, {_shown(params)}"
+        )
+    return 0 if all(row.text_identical for row in rows) else 1
+
+
+def _shown(params: SamplingParams) -> dict[str, Any]:
+    return params.model_dump(include={"temperature", "seed", "max_tokens"})
+
+
+def _as_json(run: DemoRun, settings: dict[str, Any]) -> dict[str, Any]:
+    """The table over all prompts, the same for each of them, and every completion."""
+    from paceline.bench.environment import environment
+
+    return {
+        "settings": settings,
+        "env": environment(),
+        "rows": [asdict(row) for row in run.rows()],
+        "prompts": [
+            {
+                "category": prompt.category,
+                "prompt": prompt.text,
+                "rows": [asdict(row) for row in run.rows(index)],
+                "outputs": {name: outputs[index].to_json() for name, outputs in run.outputs.items()},
+            }
+            for index, prompt in enumerate(run.prompts)
+        ],
+    }

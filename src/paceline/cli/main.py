@@ -1,0 +1,83 @@
+"""`paceline`: finds the command, runs it, and turns what went wrong into one line and an exit code.
+
+Exit codes of every command: 0 done, 1 checked and failed, 2 bad input or usage, 130 interrupted. `verify`
+adds 3: nothing proven. 70 means a fault in paceline itself. Results go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from paceline import __version__
+from paceline.cli.demo import demo
+from paceline.cli.generate import generate
+from paceline.cli.verify import verify
+from paceline.errors import PacelineError
+
+DONE, FAILED, BAD_INPUT, UNPROVEN, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="paceline", message="%(prog)s %(version)s")
+def app() -> None:
+    """Speculative decoding for hybrid language models: several times faster, the same text."""
+
+
+for command in (demo, generate, verify):
+    app.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; nothing but `--debug` prints a traceback."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = app.main(arguments, prog_name="paceline", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else DONE
+    except BaseException as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        return _explain(error)
+
+
+def _explain(error: BaseException) -> int:
+    """Say in one line on stderr what went wrong; returns the exit code."""
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return _say("interrupted", INTERRUPTED)
+    if isinstance(
+        error, BrokenPipeError
+    ):  # the reader of our results has left; the interpreter must not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return BAD_INPUT
+    if isinstance(error, click.ClickException):
+        return _say(error.format_message(), BAD_INPUT)
+    if isinstance(error, PacelineError):
+        return _say(str(error), BAD_INPUT)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}", BAD_INPUT)
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else BAD_INPUT
+    return _say(f"internal error, please report it (--debug shows where): {error!r}", INTERNAL)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"paceline: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def run() -> None:
+    """The installed entry point."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()
