@@ -176,7 +176,7 @@ def _check_pairing(spec: DrafterSpec, fields: Fields, target: TargetSpec) -> Non
         raise PairingError(f"{origin}: num_attention_heads must be a multiple of num_key_value_heads")
     if fields.get("num_target_layers") not in (None, target.num_layers):
         warnings.warn(
-            f"{origin}: the drafter was made for {fields.get('num_target_layers')} target layers, this target "
+            f"{origin}: the drafter was made for {fields.get('num_target_layers')} layers, this target "
             f"has {target.num_layers}; expect few accepted drafts",
             stacklevel=2,
         )
