@@ -11,7 +11,7 @@ from paceline.kernels import build
 
 
 def live(device: str = "cpu") -> dict[str, str]:
-    """Which code of every operator runs on ``device``: {'linear': 'cpu-avx512bf16', ...}; 'torch' = reference.
+    """Which code of every operator runs on ``device``: {'linear': 'cpu-avx512bf16', ...}; 'torch': reference.
 
     On the CPU this compiles what is not compiled yet.
     """

@@ -21,16 +21,17 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import torch
 
 KERNELS = Path(__file__).parent
 # No -ffast-math and no contraction: which products are fused is written in the source, so that the same row
 # gets the same arithmetic in every instantiation of a kernel.
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
-         "-fvisibility=hidden")
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno")
 ISA_NAMES = {0: "cpu-generic", 1: "cpu-avx2", 2: "cpu-avx512", 3: "cpu-avx512bf16"}
 
 
@@ -40,7 +41,7 @@ class KernelBuildWarning(RuntimeWarning):
 
 @cache
 def library(op: str, march: str = "native") -> ctypes.CDLL | None:
-    """The compiled library of ``kernels/<op>``, or None where the reference must run (a warning says so once).
+    """The compiled library of ``kernels/<op>``, or None where the reference must run (said once).
 
     march: the CPU that the compiler aims at; tests build for lesser ones than their own.
     """
@@ -74,6 +75,14 @@ def isa(op: str) -> str:
     """Which code of ``op`` runs on the CPU: one of ISA_NAMES, or 'torch' for the reference."""
     lib = library(op)
     return "torch" if lib is None else ISA_NAMES[lib.paceline_isa()]
+
+
+def declare(lib: ctypes.CDLL, name: str, arguments: str) -> Callable[..., None]:
+    """Function ``name`` of ``lib``, returning nothing; a letter an argument: p pointer, i int64, f float."""
+    function = getattr(lib, name)
+    kinds = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
+    function.argtypes, function.restype = [kinds[letter] for letter in arguments], None
+    return cast(Callable[..., None], function)
 
 
 def _compiled(op: str, sources: list[Path], flags: tuple[str, ...], link_openmp: bool) -> Path:

@@ -1,4 +1,4 @@
-"""Attention around a paged cache: head norm + rotary embedding, cache writes, the attention, its output gate."""
+"""Attention around a paged cache: head norm + rotary, cache writes, the attention, output gate."""
 
 from __future__ import annotations
 

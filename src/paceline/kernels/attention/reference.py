@@ -54,7 +54,7 @@ def paged_attention(
     scale: float,
     max_context: int,
 ) -> torch.Tensor:
-    """Row r of q [R, Hq, D] sees cache positions row_first[r]..row_last[r] of sequence row_seq[r] -> [R, Hq, D].
+    """Row r of q [R, Hq, D] sees positions row_first[r]..row_last[r] of sequence row_seq[r] -> [R, Hq, D].
 
     k_cache, v_cache: [num_blocks, block_size, Hkv, D]; query head h reads kv head h // (Hq / Hkv).
     block_tables: [S, B].
@@ -79,7 +79,7 @@ def paged_attention(
 
 
 def sigmoid_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-    """x [R, N] times sigmoid(gate [R, H, D], N = H * D, any stride); the sigmoid is rounded to x's dtype first."""
+    """x [R, N] times sigmoid(gate [R, H, D], N = H * D, any stride); the sigmoid is rounded first."""
     return rowwise(lambda a, g: a * torch.sigmoid(g.reshape(a.shape).contiguous()), x, gate)
 
 

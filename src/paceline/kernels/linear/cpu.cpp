@@ -157,7 +157,7 @@ void run(const Layer& layer, const T* x, int64_t ldx, int64_t rows, O* out, int6
 PACELINE_API int linear_max_width() { return MAX_WIDTH; }
 
 // kind: bit 0: bf16 weights and inputs (else fp32); bit 1: fp32 outputs of bf16 inputs.
-PACELINE_API void linear_run(const Layer* layer, int kind, const void* x, int64_t ldx, int64_t rows, void* out) {
+PACELINE_API void linear_run(const Layer* layer, int64_t kind, const void* x, int64_t ldx, int64_t rows, void* out) {
   if (kind == 0) run<float, float>(*layer, (const float*)x, ldx, rows, (float*)out, layer->outs);
   else if (kind == 1) run<bf16, bf16>(*layer, (const bf16*)x, ldx, rows, (bf16*)out, layer->outs);
   else run<bf16, float>(*layer, (const bf16*)x, ldx, rows, (float*)out, layer->outs);

@@ -1,9 +1,10 @@
-"""Weights in huge pages: a decode step streams all of them, and 4 KiB pages cost a quarter of the bandwidth."""
+"""Weights in huge pages: a decode step streams all of them, and small pages cost a quarter of the speed."""
 
 from __future__ import annotations
 
 import math
 import mmap
+from contextlib import suppress
 
 import torch
 
@@ -13,7 +14,7 @@ ALIGN = 64  # a cache line
 
 
 class Arena:
-    """Hands out pieces of large anonymous mappings that ask for huge pages; a mapping lives while a piece does."""
+    """Hands out pieces of large mappings that ask for huge pages; a mapping lives while a piece does."""
 
     def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
@@ -33,10 +34,8 @@ def _mapping(size: int) -> torch.Tensor:
     size = -(-size // HUGE_PAGE) * HUGE_PAGE
     memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with suppress(OSError):  # a Linux without huge pages: the mapping serves as it is
             memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a Linux without huge pages: the mapping serves as it is
-            pass
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     start = -whole.data_ptr() % HUGE_PAGE
     return whole[start : start + size]

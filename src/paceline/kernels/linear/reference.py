@@ -36,14 +36,14 @@ class ReferenceLinear:
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
-    """x Wᵀ. A float32 result of bfloat16 inputs is the accumulator on CUDA; on the CPU it went through bf16."""
+    """x Wᵀ. float32 of bfloat16 inputs is the accumulator on CUDA; on the CPU it went through bf16."""
     if x.is_cuda and out_dtype != x.dtype:
         return torch.mm(x, weight.t(), out_dtype=out_dtype)
     return F.linear(x, weight).to(out_dtype)
 
 
 def in_tiles(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype, plan: str) -> torch.Tensor:
-    """``product`` in calls of at most TILE rows ('direct'), just TILE ('tile', zero padded) or one ('row')."""
+    """``product`` in calls of up to TILE rows ('direct'), just TILE ('tile', zero padded) or one ('row')."""
     pieces = []
     for piece in x.split(1 if plan == "row" else TILE):
         rows = piece.shape[0]
@@ -68,7 +68,7 @@ def _probed(
     full = F.linear(x, weight)
     moved = torch.equal(F.linear(x.roll(5, 0), weight).roll(-5, 0), full)
     zeros = torch.zeros_like(x[1:])
-    alone = all(torch.equal(F.linear(torch.cat([x[i : i + 1], zeros]), weight)[0], full[i]) for i in (0, 13, 31))
-    if not (moved and alone):
+    alone = {i: F.linear(torch.cat([x[i : i + 1], zeros]), weight)[0] for i in (0, 13, TILE - 1)}
+    if not (moved and all(torch.equal(row, full[i]) for i, row in alone.items())):
         return "row"
     return "direct" if all(torch.equal(F.linear(x[:r], weight), full[:r]) for r in PROBED_ROWS) else "tile"

@@ -25,6 +25,6 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, zero_centred: bo
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, zero_centred: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(norm of residual + x, residual + x), all [R, H] in the model dtype; the sum is rounded, then normed."""
+    """(norm of residual + x, residual + x), all [R, H] in the model dtype; the sum is rounded first."""
     total = residual + x
     return rms_norm(total, weight, eps, zero_centred), total
