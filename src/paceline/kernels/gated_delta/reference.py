@@ -100,7 +100,7 @@ def prefill(
 
 
 def commit(st: DeltaState, src_slots: Tensor, dst_slots: Tensor, counts: Tensor) -> None:
-    """Write src's state after ``counts`` stored rows and its conv history into dst. ``gated_delta.commit``."""
+    """Write src's state after ``counts`` stored rows, and its history, into dst. ``gated_delta.commit``."""
     taps = counts[:, None] + torch.arange(st.history, device=counts.device)
     history = st.conv_rows[src_slots[:, None], taps]
     ratio = st.v_rows.shape[2] // st.k_rows.shape[2]

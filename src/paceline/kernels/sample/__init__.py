@@ -1,4 +1,4 @@
-"""Keyed sampling: argmax of scores, bare or with Gumbel noise that is a function of (key, position, id) alone."""
+"""Keyed sampling: argmax of scores, bare or with Gumbel noise that only (key, position, id) determine."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ The noise of token id ``v`` at absolute position ``t`` of a request is a pure fu
     u      = (x + 1/2) / 2^32               in (0, 1), never 0 or 1; exact in float64
     noise  = float32(-log(-log(u)))         the logarithms in float64
 
-with all integers modulo 2^64 and ``mix64`` the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+with all integers modulo 2^64 and ``mix64`` the finaliser of splitmix64 (Steele et al., OOPSLA 2014).
 The noise lies between -3.13 and 22.88. Torch has no uint64 arithmetic, so int64 stands in: sums and products
 wrap the same way, and a right shift is masked to be a logical one.
 
-Two libraries' float64 logarithms may differ in the last bit, which after rounding to float32 shows in about one
-value of 10^8. It does not matter to identity, because a process uses one path for everything: C++ on the CPU
-(this one where it is off), this one on CUDA.
+Two libraries' float64 logarithms may differ in the last bit, which after rounding to float32 shows in about
+one value of 10^8. It does not matter to identity, because a process uses one path for everything: C++ on the
+CPU (this one where it is off), this one on CUDA.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def gumbel_argmax(scores: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
 
 
 def gumbel_noise(keys: Tensor, positions: Tensor, vocab: int) -> Tensor:
-    """Noise [R, vocab] fp32 of the rows' request ``keys`` [R] and absolute ``positions`` [R], both int64."""
+    """Noise [R, vocab] fp32 of the rows' request ``keys`` [R] and absolute ``positions`` [R], int64."""
     row_keys = _mix64(keys + (positions + 1) * _signed(_POSITION_STEP))
     steps = torch.arange(1, vocab + 1, device=keys.device) * _signed(_TOKEN_STEP)
     # By rows on the CPU: there the logarithm's last bit depends on an element's place in the tensor.
@@ -56,7 +56,7 @@ def _noise(x: Tensor) -> Tensor:
 
 
 def request_key(seed: int, choice: int) -> int:
-    """Key of one choice of a request, as a signed 64-bit integer; any integer is a seed (taken modulo 2^64)."""
+    """Key of one choice of a request, as a signed 64-bit integer; any integer is a seed (modulo 2^64)."""
     assert choice >= 0, choice
     return _signed(mix64(mix64(seed) + _CHOICE_STEP * (choice + 1)))
 
