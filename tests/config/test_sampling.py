@@ -48,7 +48,7 @@ def test_json_forms_are_accepted() -> None:
         ("max_tokens", -1, "greater than or equal to 1"),
         ("max_tokens", 0, "greater than or equal to 1"),
         ("min_tokens", -3, "greater than or equal to 0"),
-        ("seed", -1, "greater than or equal to 0"),
+        ("seed", -(2**63) - 1, "greater than or equal"),
         ("seed", 2**64, "less than or equal"),
         ("stop", "", "at least 1 character"),
         ("stop", ["ok", ""], "at least 1 character"),

@@ -19,7 +19,7 @@ GREEDY_BELOW = 1e-5
 """A temperature below this is greedy (vLLM's bound): dividing by it would only lose the logits' precision."""
 
 MAX_BIAS = 100.0
-MAX_SEED = 2**64 - 1
+MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
 
 
 def _to_tuple(value: Any) -> Any:
@@ -68,7 +68,7 @@ class SamplingParams(StrictModel):
     min_p: float = Field(
         0.0, ge=0, le=1, allow_inf_nan=False, description="Drop ids less likely than this × the likeliest."
     )
-    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="Absent: drawn at random and reported.")
+    seed: int | None = Field(None, ge=MIN_SEED, le=MAX_SEED, description="Absent: drawn at random and reported.")
     max_tokens: int | None = Field(
         16, ge=1, description="Output tokens at most; null: as many as the context holds."
     )
