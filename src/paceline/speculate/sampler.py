@@ -1,12 +1,13 @@
 """The token at a position, as a function of the logits there, the request and what came before it.
 
 At temperature 0 it is the argmax of the processed logits, else the argmax of processed logits / temperature
-plus Gumbel noise that is a function of (request key, absolute position, token id); ties go to the lowest id. So
-the text does not depend on what was drafted, on how tokens were grouped into windows, or on the batch.
+plus Gumbel noise that is a function of (request key, absolute position, token id); ties go to the lowest id.
+So the text does not depend on what was drafted, on how tokens were grouped into windows, or on the batch.
 
 A row of a verification window is sampled as if the drafts before it were already part of the output. State
-lives in device tables (`sampler_tables`) that `commit` moves on; nothing on the way from logits to tokens waits
-for the device on CUDA, and shapes depend on `plan` and the inputs' shapes alone, so that a step can be captured.
+lives in device tables (`sampler_tables`) that `commit` moves on; nothing on the way from logits to tokens
+waits for the device on CUDA, and shapes depend on `plan` and the inputs' shapes alone, so that a step can be
+captured.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class Sampler:
     """Samples rows of logits for the sequences in its slots."""
 
     def __init__(self, vocab_size: int, num_slots: int, device: torch.device | str) -> None:
-        """`vocab_size`: ids that the tokenizer knows; logits beyond them are never sampled. Slot 0 is the null
-        slot, of padding rows."""
+        """`vocab_size`: ids that the tokenizer knows; logits beyond them are never sampled. Slot 0 is the
+        null slot, of padding rows."""
         self.vocab = vocab_size
         self.tables = SlotTables(vocab_size, num_slots, torch.device(device))
         self._live: dict[int, SamplingRequest] = {}
@@ -224,7 +225,8 @@ class Sampler:
         """Draft tokens [S, m] from a drafter's logits [S, m, >= V] fp32 for positions starts + 1 + first on.
 
         slots, starts [S]: state slot and the anchor's position; drafted [S, first]: the drafts before.
-        "greedy" takes the drafter's best ids; "coupled" samples as the target will: same processors and noise.
+        "greedy" takes the drafter's best ids; "coupled" samples as the target will, with its processors and
+        its noise.
         """
         sequences, count = logits.shape[:2]
         if method == "greedy":
