@@ -63,19 +63,18 @@ class HostSwap:
         needed = self.bytes_for(len(blocks))
         if self.used_bytes + needed > self.limit_bytes:
             raise CapacityError(
-                f"no host memory for a preempted sequence of {needed / 2**20:.1f} MiB: "
-                f"{self.used_bytes / 2**20:.1f} of {self.limit_bytes / 2**20:.1f} MiB are in use; raise host_swap_gib "
-                "or num_blocks, or lower max_num_seqs"
+                f"no host memory for a preempted sequence of {needed / 2**20:.1f} MiB: of "
+                f"{self.limit_bytes / 2**20:.1f} MiB {self.used_bytes / 2**20:.1f} are in use; "
+                "raise host_swap_gib or num_blocks, or lower max_num_seqs"
             )
-        device = self._device
-        index = torch.tensor(blocks, dtype=torch.int64, device=device)
+        index = torch.tensor(blocks, dtype=torch.int64, device=self._device)
         handle = SwapHandle(
-            blocks=tuple(_to_host(stack.index_select(1, index)) for stack in self._tensors.block_stacks),
+            blocks=tuple(_save_blocks(stack, index) for stack in self._tensors.block_stacks),
             slot=tuple(_to_host(stack[:, slot]) for stack in self._tensors.slot_stacks),
             extras=extras,
         )
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
         self.used_bytes += handle.bytes
         return handle
 
@@ -85,10 +84,10 @@ class HostSwap:
         Returns the extras.
         """
         assert len(blocks) == handle.num_blocks, "a sequence comes back into as many blocks as it left"
-        device = self._device
-        index = torch.tensor(blocks, dtype=torch.int64, device=device)
+        index = torch.tensor(blocks, dtype=torch.int64, device=self._device)
         for stack, saved in zip(self._tensors.block_stacks, handle.blocks, strict=True):
-            stack.index_copy_(1, index, saved.to(device, non_blocking=True))
+            for layer, part in zip(stack, saved, strict=True):
+                layer.index_copy_(0, index, part.to(self._device, non_blocking=True))
         for stack, saved in zip(self._tensors.slot_stacks, handle.slot, strict=True):
             stack[:, slot].copy_(saved, non_blocking=True)
         self.drop(handle)
@@ -102,6 +101,15 @@ class HostSwap:
     @property
     def _device(self) -> torch.device:
         return self._tensors.block_stacks[0].device
+
+
+def _save_blocks(stack: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """[2 * layers, blocks, ...] on the host, gathered layer by layer: a long sequence needs little scratch."""
+    shape = (stack.shape[0], len(index), *stack.shape[2:])
+    host = torch.empty(shape, dtype=stack.dtype, pin_memory=stack.is_cuda)
+    for layer, part in zip(stack, host, strict=True):
+        part.copy_(layer.index_select(0, index), non_blocking=stack.is_cuda)
+    return host
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,8 @@ class Reservations:
     """Block tables of running sequences: everything that a step may write is reserved before it runs.
 
     A window of r rows at length s writes positions s..s+r-1 and, where the proposer looks ahead, `lookahead`
-    more; a window with drafts also has the `draft_span` positions from s on as the drafter's scratch. The last
-    token that a sequence may emit never gets KV, so only scratch makes a table grow beyond
+    more; a window with drafts also has the `draft_span` positions from s on as the drafter's scratch. The
+    last token that a sequence may emit never gets KV, so only scratch makes a table grow beyond
     `Sequence.max_positions`.
     """
 
