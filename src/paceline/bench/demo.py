@@ -25,7 +25,7 @@ PROPOSERS: dict[str, dict[str, Any] | None] = {
     "mtp": {"method": "mtp"},
     "dflash": {"method": "dflash", "model": "demo"},
 }
-"""Name of each run and its speculative configuration; the plain run comes first and is the measure of the others."""
+"""Name of each run and its speculative configuration; the others are held against the first."""
 
 OnStart = Callable[[str, str], None]
 OnText = Callable[[str], None]

@@ -15,16 +15,15 @@ if TYPE_CHECKING:
     from paceline.bench.demo import Row
 
 ABSENT = "–"
+HEADINGS = ("tokens/s", "speed-up", "acceptance\nlength", "draft\nacceptance rate", "text\nidentical")
 
 
 class Transcript:
     """Prints to stdout: a heading a prompt, the streamed text of each run below it, the table at the end."""
 
-    def __init__(
-        self, prompts: Sequence[CategoryPrompt], *, silent: bool = False, console: Console | None = None
-    ) -> None:
+    def __init__(self, prompts: Sequence[CategoryPrompt], *, silent: bool = False) -> None:
         self._prompts = {prompt.category: prompt.text for prompt in prompts}
-        self._console = console or Console(highlight=False, quiet=silent)
+        self._console = Console(highlight=False, quiet=silent)
         self._category: str | None = None
 
     def start(self, category: str, name: str) -> None:
@@ -45,9 +44,7 @@ class Transcript:
         self._console.print("\n")
         table = Table(caption=caption, caption_justify="left")
         table.add_column("")
-        for heading in (
-            "tokens/s", "speed-up", "acceptance length", "draft acceptance rate", "text identical"
-        ):  # fmt: skip
+        for heading in HEADINGS:
             table.add_column(heading, justify="right")
         for row in rows:
             table.add_row(
@@ -56,9 +53,14 @@ class Transcript:
                 _number(row.speedup, ".2f", "×"),
                 _number(row.acceptance_length, ".2f"),
                 _number(row.draft_acceptance_rate, ".0%"),
-                "yes" if row.text_identical else "no",
+                _yes(row.text_identical),
             )
         self._console.print(table)
+        self._console.print(f"text identical: {_yes(all(row.text_identical for row in rows))}")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:

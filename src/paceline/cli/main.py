@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 
 import click
@@ -36,9 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; nothing but `--debug` prints a traceback."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = app.main(arguments, prog_name="paceline", standalone_mode=False)
+        with app.make_context("paceline", arguments) as context:
+            result = app.invoke(context)
         sys.stdout.flush()
         return result if isinstance(result, int) else DONE
+    except click.exceptions.Exit as leaving:  # --help and --version
+        return leaving.exit_code
     except BaseException as error:
         if "--debug" in arguments:
             traceback.print_exc()
@@ -49,9 +53,8 @@ def _explain(error: BaseException) -> int:
     """Say in one line on stderr what went wrong; returns the exit code."""
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return _say("interrupted", INTERRUPTED)
-    if isinstance(
-        error, BrokenPipeError
-    ):  # the reader of our results has left; the interpreter must not complain
+    if isinstance(error, BrokenPipeError):
+        # The reader of our results has left, as `head` does. Without this, Python complains when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -64,8 +67,6 @@ def _explain(error: BaseException) -> int:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror or error}", BAD_INPUT)
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else BAD_INPUT
     return _say(f"internal error, please report it (--debug shows where): {error!r}", INTERNAL)
 
 
@@ -75,7 +76,8 @@ def _say(message: str, code: int) -> int:
 
 
 def run() -> None:
-    """The installed entry point."""
+    """The installed entry point: warnings, too, are one line each."""
+    warnings.formatwarning = lambda message, *_, **__: f"paceline: {' '.join(str(message).split())}\n"
     sys.exit(main())
 
 

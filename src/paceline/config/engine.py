@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from paceline.config.base import StrictModel
 from paceline.config.cache import CacheConfig
 from paceline.config.model import ModelConfig
+from paceline.config.sampling import MAX_SEED, MIN_SEED
 from paceline.config.speculative import SpeculativeConfig
 from paceline.errors import ConfigError
 
@@ -36,8 +37,8 @@ class EngineConfig(StrictModel):
     )
     seed: int | None = Field(
         None,
-        ge=0,
-        le=2**64 - 1,
+        ge=MIN_SEED,
+        le=MAX_SEED,
         description="Seed of requests that bring none; absent: each draws a random one and reports it.",
     )
 

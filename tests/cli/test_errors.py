@@ -1,0 +1,118 @@
+"""Whatever goes wrong is one line on stderr and an exit code; a traceback comes with --debug alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from paceline.errors import CapacityError, CheckpointError
+
+GENERATE = ("generate", "folder", "--prompt", "a")
+
+
+def one_line(result, code: int, *parts: str) -> None:
+    assert result.code == code
+    assert result.out == ""
+    assert len(result.err.splitlines()) == 1, result.err
+    assert result.err.startswith("paceline: ")
+    for part in parts:
+        assert part in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("generate", "folder"), "--prompt"),
+        (("generate", "folder", "--prompt", "a", "--prompts", "b"), "b"),
+        (("generate", "folder", "--prompts", "/nowhere.jsonl"), "/nowhere.jsonl"),
+        (("generate", "--prompt", "a"), "MODEL"),
+        (("frobnicate",), "frobnicate"),
+        ((*GENERATE, "--dtype", "float16"), "float16"),
+        ((*GENERATE, "--max-tokens", "many"), "many"),
+        ((*GENERATE, "--max-tokens", "-1"), "max_tokens"),
+        ((*GENERATE, "--temperature", "nan"), "temperature"),
+        ((*GENERATE, "--top-p", "1.5"), "top_p"),
+        ((*GENERATE, "--seed", str(2**64)), "seed"),
+        ((*GENERATE, "--sampling", "{"), "--sampling"),
+        ((*GENERATE, "--sampling", "[1]"), "--sampling"),
+        ((*GENERATE, "--sampling", '{"temprature": 1}'), "temperature"),
+        ((*GENERATE, "--speculative-config", "nope"), "--speculative-config"),
+        ((*GENERATE, "--speculative-config", '{"method": "eagle"}'), "dflash"),
+        ((*GENERATE, "--speculative-config", '{"method": "mtp", "numspec": 1}'), "numspec"),
+        ((*GENERATE, "--frobnicate"), "--frobnicate"),
+        (("generate", "folder", "--prompt", ""), "prompt"),
+        (("verify", "folder"), "--speculative-config"),
+        (("demo", "--max-tokens", "1"), "--max-tokens"),
+    ],
+)
+def test_bad_usage_is_one_line_and_code_2(paceline, arguments, part):
+    one_line(paceline(*arguments), 2, part)
+
+
+def test_bad_speculative_config_is_found_before_the_model_is_loaded(paceline, script):
+    paceline(*GENERATE, "--speculative-config", '{"method": "dflash"}')
+    assert script.opened == []
+
+
+@pytest.mark.parametrize("error", [CheckpointError("shard 2 is truncated"), CapacityError("no room\nat all")])
+def test_paceline_errors_are_one_line_and_code_2(paceline, script, error):
+    script.raises = error
+    one_line(paceline(*GENERATE), 2, *str(error).split("\n"))
+
+
+def test_operating_system_errors_name_the_file(paceline, script):
+    script.raises = FileNotFoundError(2, "No such file or directory", "weights")
+    one_line(paceline(*GENERATE), 2, "weights: No such file or directory")
+
+
+def test_interruption_is_130(paceline, script):
+    script.raises = KeyboardInterrupt()
+    result = paceline(*GENERATE)
+    assert result.code == 130 and result.err.strip().endswith("interrupted")
+
+
+def test_our_own_faults_say_so(paceline, script):
+    script.raises = AssertionError("lengths moved")
+    one_line(paceline(*GENERATE), 70, "internal error", "lengths moved", "--debug")
+
+
+def test_debug_shows_the_traceback(paceline, script):
+    script.raises = CheckpointError("shard 2 is truncated")
+    result = paceline(*GENERATE, "--debug")
+    assert result.code == 2
+    assert "Traceback" in result.err and result.err.splitlines()[-1] == "paceline: shard 2 is truncated"
+
+
+def test_empty_file_of_prompts(paceline, lines):
+    one_line(paceline("generate", "folder", "--prompts", lines("", "")), 2, "holds no prompt")
+
+
+def test_help_and_version_are_code_0(paceline):
+    for arguments in (("--help",), ("generate", "--help"), ("--version",)):
+        result = paceline(*arguments)
+        assert result.code == 0 and "paceline" in result.out
+
+
+def test_no_command_shows_help_and_is_code_2(paceline):
+    result = paceline()
+    assert result.code == 2 and "Commands:" in result.out + result.err
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    program = (
+        "import sys\n"
+        "from paceline.cli import main, generate\n"
+        "def flood(*_): \n    while True: print('x' * 1000)\n"
+        "generate._entries = flood\n"
+        "sys.exit(main.main(['generate', 'folder', '--prompt', 'a']))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
