@@ -79,7 +79,7 @@ def test_the_first_block_of_a_content_stays() -> None:
 
 def test_hashes_depend_on_the_whole_prefix() -> None:
     a, b = list(range(16)), [99, *range(1, 16)]
-    assert len(chain_hashes(a + [1], 8)) == 2
+    assert len(chain_hashes([*a, 1], 8)) == 2
     assert chain_hashes(a, 8)[1] == block_hash(block_hash(b"", a[:8]), a[8:])
     assert not set(chain_hashes(a, 8)) & set(chain_hashes(b, 8))
     assert chain_hashes(a[8:], 8, parent=chain_hashes(a, 8)[0]) == chain_hashes(a, 8)[1:]

@@ -104,7 +104,7 @@ class HostSwap:
 
 
 def _save_blocks(stack: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """[2 * layers, blocks, ...] on the host, gathered layer by layer: a long sequence needs little scratch."""
+    """[2 * layers, blocks, ...] on the host, gathered layer by layer: long sequences need little scratch."""
     shape = (stack.shape[0], len(index), *stack.shape[2:])
     host = torch.empty(shape, dtype=stack.dtype, pin_memory=stack.is_cuda)
     for layer, part in zip(stack, host, strict=True):
