@@ -1,4 +1,5 @@
-"""What the scheduler calls to move a sequence to host memory: the cache's copies and the engine's own state."""
+"""What the scheduler calls to move a sequence to host memory: the cache's copies and the engine's own
+state."""
 
 from __future__ import annotations
 
@@ -19,13 +20,22 @@ class SequenceSwapper:
     """`engine.plan.Swapper` over a `HostSwap`."""
 
     def __init__(
-        self, host: HostSwap, *, block_size: int, lookahead: int, export: ExportState, import_: ImportState
+        self,
+        host: HostSwap,
+        *,
+        block_size: int,
+        lookahead: int,
+        export: ExportState,
+        import_: ImportState,
+        leave: Callable[[Sequence], None] | None = None,
     ) -> None:
+        """`leave(sequence)` is called once its copy is safe and it is about to lose its slot."""
         self._host = host
         self._block_size = block_size
         self._lookahead = lookahead
         self._export = export
         self._import = import_
+        self._leave = leave
         self._handles: dict[Sequence, SwapHandle] = {}
 
     def save(self, sequence: Sequence) -> None:
@@ -34,6 +44,8 @@ class SequenceSwapper:
         self._handles[sequence] = self._host.save(
             sequence.blocks[:held], sequence.slot, self._export(sequence)
         )
+        if self._leave:
+            self._leave(sequence)
 
     def restore(self, sequence: Sequence) -> None:
         """Copy it back into the sequence's new blocks and slot."""

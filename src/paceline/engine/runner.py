@@ -1,0 +1,194 @@
+"""Runs a planned step on the device: prompt chunks first, then draft, verify and commit.
+
+The runner knows tensors; the scheduler knows sequences. Per decode step the host waits for the device
+once, for the emitted tokens (`step.fetch_accepted`); prompts wait once more when they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from paceline.engine.logprobs import token_logprobs
+from paceline.engine.plan import PrefillChunk, Window
+from paceline.engine.results import TokenLogprobs
+from paceline.engine.step import StepParts, fetch_accepted, marked_wait, verify_windows
+from paceline.speculate.base import ChooseTokens, DraftRequest, Drafts, ObservedRows
+from paceline.speculate.sampler import SampleRows
+
+if TYPE_CHECKING:
+    from paceline.engine.batch import BatchBuilder
+    from paceline.engine.sequence import Sequence
+    from paceline.layers.batch import FlatBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What one sequence gained in a step."""
+
+    sequence: Sequence
+    tokens: list[int]
+    """Emitted tokens: the accepted drafts and the bonus, or the first token after the prompt."""
+    drafted: int
+    """Drafts that the window held."""
+    logprobs: list[TokenLogprobs] | None
+
+
+class Runner:
+    """Executes prompt chunks and verification windows; owns no sequence state on the host."""
+
+    def __init__(
+        self,
+        parts: StepParts,
+        batches: BatchBuilder,
+        prefill_cell: int | None,
+        draft_method: Literal["greedy", "coupled"],
+    ):
+        self.parts, self.batches, self.prefill_cell = parts, batches, prefill_cell
+        self.draft_method = draft_method
+        self.device = batches.device
+
+    def prefill(self, chunks: Iterable[PrefillChunk]) -> list[Emission]:
+        """Run prompt chunks; sequences whose prompt ends give their first token."""
+        emissions: list[Emission] = []
+        for group in _rounds(chunks, self.prefill_cell):
+            emissions += self._prefill_round(group)
+        return emissions
+
+    def _prefill_round(self, chunks: list[PrefillChunk]) -> list[Emission]:
+        """One target pass over chunks of different sequences."""
+        parts = self.parts
+        batch = self.batches.build_prefill(chunks)
+        ids = self._upload([i for c in chunks for i in c.sequence.prompt_ids[c.start : c.start + c.count]])
+        out = parts.target.forward(ids, batch, parts.cache, parts.taps)
+        last_rows = batch.row_start + batch.row_count - 1
+        emissions = self._first_tokens(chunks, batch, out.hidden, last_rows)
+        if parts.proposer:
+            firsts = {emission.sequence: emission.tokens for emission in emissions}
+            following: list[int] = []
+            for chunk in chunks:
+                end = chunk.start + chunk.count
+                following += chunk.sequence.prompt_ids[chunk.start + 1 : end + 1]
+                following += firsts.get(chunk.sequence, [])
+            parts.proposer.observe(
+                ObservedRows(batch, out.hidden, out.features, self._upload(following), last_rows)
+            )
+        return emissions
+
+    def _first_tokens(
+        self, chunks: list[PrefillChunk], batch: FlatBatch, hidden: torch.Tensor, last_rows: torch.Tensor
+    ) -> list[Emission]:
+        """Sample the first token of each sequence whose prompt ends with this pass."""
+        done = [i for i, chunk in enumerate(chunks) if chunk.completes]
+        if not done:
+            return []
+        sampler, chosen = self.parts.sampler, self._upload(done)
+        rows, slots = last_rows[chosen], batch.slots[chosen]
+        logits = self.parts.target.logits(hidden[rows])
+        sampled = sampler.sample(logits, SampleRows.single(slots, batch.positions[rows] + 1))
+        sampler.commit(slots, sampled[:, None], torch.ones_like(slots))
+        with marked_wait(self.device):
+            tokens = sampled.tolist()
+        emissions = []
+        for row, (index, token) in enumerate(zip(done, tokens, strict=True)):
+            sequence = chunks[index].sequence
+            logprobs = self._logprobs(sequence, logits[row : row + 1], [token])
+            emissions.append(Emission(sequence, [token], 0, logprobs))
+        return emissions
+
+    def decode(self, windows: ListLike[Window]) -> list[Emission]:
+        """Draft for every window, verify all in one pass, and return what each sequence emits."""
+        sequences = [w.sequence for w in windows]
+        drafts = self._draft(windows)
+        batch = self.batches.build_windows(
+            [Window(w.sequence, 1 + count) for w, count in zip(windows, drafts.counts, strict=True)]
+        )
+        verified = verify_windows(
+            self.parts, batch, self._upload([s.anchor for s in sequences]), drafts.tokens
+        )
+        emitted = fetch_accepted(verified.accepted)
+        emissions = []
+        start = 0
+        for sequence, tokens, drafted in zip(sequences, emitted, drafts.counts, strict=True):
+            rows = verified.logits[start : start + len(tokens)]
+            emissions.append(Emission(sequence, tokens, drafted, self._logprobs(sequence, rows, tokens)))
+            start += 1 + drafted
+        return emissions
+
+    def _draft(self, windows: ListLike[Window]) -> Drafts:
+        """Ask the proposer, for the sequences that have room for drafts."""
+        proposer = self.parts.proposer
+        able = [i for i, w in enumerate(windows) if w.max_drafts] if proposer else []
+        if not proposer or not able:
+            return Drafts(self._upload([[]] * len(windows)), [0] * len(windows))
+        chosen = [windows[i].sequence for i in able]
+        layout = self.batches.build_drafts(chosen, proposer.num_speculative_tokens)
+        request = DraftRequest(
+            anchors=self._upload([s.anchor for s in chosen]),
+            lengths=layout.lengths,
+            slots=layout.slots,
+            block_tables=layout.block_tables,
+            limits=[windows[i].max_drafts for i in able],
+            histories=[[*s.prompt_ids, *s.output_ids] for s in chosen] if proposer.needs_history else None,
+            choose=self._chooser(layout.slots, layout.lengths),
+            max_context=layout.max_context,
+        )
+        drafts = proposer.propose(request)
+        return drafts if len(able) == len(windows) else _spread(drafts, able, len(windows))
+
+    def _chooser(self, slots: torch.Tensor, lengths: torch.Tensor) -> ChooseTokens:
+        """How drafter logits become drafts for these sequences."""
+
+        def choose(logits: torch.Tensor, first: int, drafted: torch.Tensor) -> torch.Tensor:
+            return self.parts.sampler.draft(logits, slots, lengths, first, drafted, self.draft_method)
+
+        return choose
+
+    def _logprobs(
+        self, sequence: Sequence, logits: torch.Tensor, tokens: list[int]
+    ) -> list[TokenLogprobs] | None:
+        if sequence.params.logprobs is None:
+            return None
+        return token_logprobs(logits, tokens, sequence.params.logprobs)
+
+    def _upload(self, values: list) -> torch.Tensor:
+        """Host integers to the device, without waiting for it."""
+        tensor = torch.tensor(values, dtype=torch.int64)
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor
+
+
+def _rounds(chunks: Iterable[PrefillChunk], cell: int | None) -> list[list[PrefillChunk]]:
+    """Group chunks into passes. With a cell, a pass holds at most one cell of a sequence, cut at
+    multiples of it."""
+    rounds: list[list[PrefillChunk]] = []
+    for chunk in chunks:
+        for turn, piece in enumerate(_pieces(chunk, cell)):
+            if turn == len(rounds):
+                rounds.append([])
+            rounds[turn].append(piece)
+    return rounds
+
+
+def _pieces(chunk: PrefillChunk, cell: int | None) -> list[PrefillChunk]:
+    if cell is None:
+        return [chunk]
+    end = chunk.start + chunk.count
+    cuts = [chunk.start, *range((chunk.start // cell + 1) * cell, end, cell), end]
+    return [replace(chunk, start=a, count=b - a) for a, b in pairwise(cuts)]
+
+
+def _spread(drafts: Drafts, able: list[int], size: int) -> Drafts:
+    """Drafts of some sequences as drafts of all `size`, the others having none."""
+    tokens = drafts.tokens.new_zeros(size, drafts.tokens.shape[1])
+    tokens[torch.tensor(able, device=tokens.device)] = drafts.tokens
+    counts = [0] * size
+    for index, count in zip(able, drafts.counts, strict=True):
+        counts[index] = count
+    return Drafts(tokens, counts)

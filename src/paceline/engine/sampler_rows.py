@@ -1,0 +1,30 @@
+"""Which sequence has which row of the sampler: opened with its slot, closed when it leaves it, for
+whatever reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline.engine.sequence import Sequence
+    from paceline.speculate.sampler import Sampler, SamplingRequest
+
+
+class SamplerRows:
+    """The sampler's rows of running sequences. A row is a function of the request and its output so far."""
+
+    def __init__(self, sampler: Sampler, describe: Callable[[Sequence], SamplingRequest]):
+        self._sampler, self._describe = sampler, describe
+        self._slots: dict[Sequence, int] = {}
+
+    def open(self, sequence: Sequence) -> None:
+        """Write the row of a sequence that has just got its slot."""
+        self._sampler.add(sequence.slot, self._describe(sequence), sequence.output_ids)
+        self._slots[sequence] = sequence.slot
+
+    def close(self, sequence: Sequence) -> None:
+        """Free the row, if there is one; the sequence may have lost its slot already."""
+        slot = self._slots.pop(sequence, None)
+        if slot is not None:
+            self._sampler.remove(slot)

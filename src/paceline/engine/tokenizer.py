@@ -1,0 +1,69 @@
+"""Text to ids and the chat template, through transformers, which is the reference for both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import ModelError, RequestError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "tokenizer.model")
+
+
+class TextTokenizer:
+    """A checkpoint's tokenizer.
+
+    `backend` is the fast tokenizer (of the `tokenizers` library) for incremental decoding; `size` counts
+    the ids that have a text: sampling masks all beyond it.
+    """
+
+    def __init__(self, folder: Path):
+        from transformers import AutoTokenizer
+
+        self.folder = folder
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        except Exception as error:  # whatever the library raises, the folder's tokenizer is unusable
+            raise ModelError(f"{folder}: the tokenizer cannot be read ({_first_line(error)})") from error
+        self.backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
+        if self.backend is None:
+            raise ModelError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
+        self.size = len(self._tokenizer)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether prompts can be put into the model's chat format."""
+        return bool(self._tokenizer.chat_template)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text, with whatever the tokenizer itself adds."""
+        return list(self._tokenizer(text, return_attention_mask=False)["input_ids"])
+
+    def encode_bare(self, text: str) -> list[int]:
+        """Ids of a piece of text, without what the tokenizer adds to a whole one."""
+        return list(self._tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"])
+
+    def encode_chat(self, text: str) -> list[int]:
+        """Ids of one user turn in the model's chat format, ready for the answer."""
+        if not self.has_chat_template:
+            raise RequestError(f"{self.folder.name} has no chat template: use --no-chat", param="chat")
+        rendered = self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
+        )
+        return self.encode_bare(rendered)
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of `ids`, special tokens included."""
+        return str(self.backend.decode(ids, skip_special_tokens=False))
+
+
+def load_tokenizer(folder: Path) -> TextTokenizer | None:
+    """The folder's tokenizer; None where there is none (then prompts must be token ids and no text comes
+    back)."""
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    return TextTokenizer(folder)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,54 @@
+"""DFlash as a proposer: one pass of a block-diffusion drafter gives all drafts of a step.
+
+Context rows are exactly the committed positions. The block's own keys and values (anchor and masks) are
+scratch at positions s..s+n and are overwritten by context rows before a later block can see them as
+context.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.speculate.base import DraftRequest, Drafts, ObservedRows, Proposer
+
+if TYPE_CHECKING:
+    from paceline.models.base import KVPair, TargetModel
+    from paceline.models.dflash import DFlashDrafter
+
+
+class DFlashProposer(Proposer):
+    """Feeds the target's tapped layers to a DFlash drafter."""
+
+    method = "dflash"
+
+    def __init__(
+        self, drafter: DFlashDrafter, target: TargetModel, kv: list[KVPair], num_speculative_tokens: int
+    ):
+        self.drafter, self.target, self.kv = drafter, target, kv
+        self.num_speculative_tokens = num_speculative_tokens
+        self.taps = tuple(drafter.spec.target_layer_ids)
+        self.max_length = drafter.spec.max_position
+
+    def observe(self, rows: ObservedRows) -> None:
+        """Append the rows' features to the drafter's context."""
+        assert rows.features is not None
+        self.drafter.append_context(rows.features, rows.batch.positions, rows.batch.slot_mapping, self.kv)
+
+    def propose(self, request: DraftRequest) -> Drafts:
+        """Draft a whole block for every sequence."""
+        n = self.num_speculative_tokens
+        counts = None
+        if any(limit != n for limit in request.limits):
+            counts = request.lengths.new_tensor([limit + 1 for limit in request.limits])
+        hidden = self.drafter.draft(
+            anchors=request.anchors,
+            starts=request.lengths,
+            block_tables=request.block_tables,
+            n=n,
+            kv=self.kv,
+            target=self.target,
+            max_context=request.max_context,
+            counts=counts,
+        )  # [S, n, H]
+        logits = self.target.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:2], -1)
+        return Drafts(request.choose(logits, 0, request.anchors[:, None][:, :0]), list(request.limits))

@@ -1,0 +1,60 @@
+"""Verification: the one place where a sequence's length moves.
+
+The token at a position is a function of the logits there and of noise keyed by (request key, position,
+token id). A draft is accepted exactly when it equals the token that the target samples at its position,
+so the text is the one of plain decoding, whatever was drafted. Of the window [anchor, d1..dn] the rows
+0..a become committed, where a is the number of drafts before the first disagreement; a + 1 tokens are
+emitted, the last of them the new anchor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Outcome of S windows, on the model's device."""
+
+    tokens: torch.Tensor
+    """[S, W] sampled token of each window row; row i's first `counts[i]` are emitted."""
+    counts: torch.Tensor
+    """[S] emitted tokens: accepted drafts + 1 (0 for a padding sequence)."""
+    last_rows: torch.Tensor
+    """[S] flat row that gave the new anchor."""
+
+
+def accept(
+    sampled: torch.Tensor,
+    drafts: torch.Tensor,
+    row_start: torch.Tensor,
+    row_count: torch.Tensor,
+    max_rows: int,
+) -> Accepted:
+    """Keep the longest prefix of each window's drafts that agrees with what the target sampled.
+
+    sampled [R]: token sampled from each flat row; drafts [S, >= max_rows - 1]; row_start, row_count [S].
+    Static shapes and no host wait, so that it can be part of a captured step.
+    """
+    offsets = torch.arange(max_rows, device=sampled.device)
+    rows = (row_start[:, None] + offsets).clamp(max=sampled.shape[0] - 1)
+    tokens = sampled[rows]  # [S, W]
+    counts = row_count.clamp(max=1)
+    if max_rows > 1:
+        agree = (tokens[:, :-1] == drafts[:, : max_rows - 1]) & (offsets[1:] < row_count[:, None])
+        counts = counts + agree.long().cumprod(1).sum(1)
+    last_rows = row_start + (counts - 1).clamp(min=0)
+    return Accepted(tokens, counts, last_rows)
+
+
+def accept_reference(sampled: list[int], drafts: list[int]) -> list[int]:
+    """One window in plain Python: emitted tokens, given the sampled token of each row. The oracle of
+    `accept`."""
+    emitted = [sampled[0]]
+    for draft, following in zip(drafts, sampled[1:], strict=True):
+        if draft != emitted[-1]:
+            break
+        emitted.append(following)
+    return emitted
