@@ -31,7 +31,8 @@ import torch
 KERNELS = Path(__file__).parent
 # No -ffast-math and no contraction: which products are fused is written in the source, so that the same row
 # gets the same arithmetic in every instantiation of a kernel.
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno")
+FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden"]
+FLAGS += ["-fno-math-errno", "-ffp-contract=off"]
 ISA_NAMES = {0: "cpu-generic", 1: "cpu-avx2", 2: "cpu-avx512", 3: "cpu-avx512bf16"}
 
 
@@ -50,7 +51,7 @@ def library(op: str, march: str = "native") -> ctypes.CDLL | None:
         return None
     try:
         omp = _openmp_runtime()
-        path = _compiled(op, sources, (*FLAGS, f"-march={march}"), link_openmp=omp is None)
+        path = _compiled(op, sources, [*FLAGS, f"-march={march}"], link_openmp=omp is None)
         if omp is not None:
             ctypes.CDLL(omp, mode=ctypes.RTLD_GLOBAL)  # loaded already: makes its symbols visible to ours
         return ctypes.CDLL(str(path))
@@ -85,7 +86,7 @@ def declare(lib: ctypes.CDLL, name: str, arguments: str) -> Callable[..., None]:
     return cast(Callable[..., None], function)
 
 
-def _compiled(op: str, sources: list[Path], flags: tuple[str, ...], link_openmp: bool) -> Path:
+def _compiled(op: str, sources: list[Path], flags: list[str], link_openmp: bool) -> Path:
     """Path of the library, compiled unless it is in the cache. Raises OSError, CalledProcessError."""
     parts = [p.name.encode() + p.read_bytes() for p in [*sources, *sorted(KERNELS.glob("*.h"))]]
     parts += [repr((flags, link_openmp, os.environ.get("CXX"))).encode(), _cpu_features()]
