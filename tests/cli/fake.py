@@ -17,7 +17,7 @@ from paceline.engine.results import (
     Timing,
     Usage,
 )
-from paceline.errors import RequestError
+from paceline.errors import CapacityError, RequestError
 
 LIMIT = 40
 """Longest prompt, in tokens, that the fake serves."""
@@ -35,6 +35,8 @@ class Script:
     deterministic: bool = True
     raises: BaseException | None = None
     """Raised by the next generation."""
+    failing: set[str] = field(default_factory=set)
+    """Ids of requests that fail while the others run on."""
     accepted: int = 2
     """Drafts of three accepted in each window."""
     wrong_at: int | None = None
@@ -68,16 +70,20 @@ class FakeLLM:
         return ids
 
     def generate(
-        self, prompts: list[list[int]], sampling_params: SamplingParams, *, ids: list[str] | None = None
+        self, prompts: list[Any], sampling_params: SamplingParams, *, ids: list[str] | None = None
     ) -> list[RequestOutput]:
+        prompts = [prompts] if isinstance(prompts[0], int) else prompts
         names = ids or [str(index) for index in range(len(prompts))]
         self.script.requests.append({"ids": names, "params": sampling_params})
         if self.script.raises is not None:
             raise self.script.raises
         return [self._answer(n, p, sampling_params) for n, p in zip(names, prompts, strict=True)]
 
-    def stream(self, prompts: list[list[int]], params: SamplingParams, *, ids: list[str] | None = None):
+    def stream(self, prompts: list[Any], params: SamplingParams, *, ids: list[str] | None = None):
         for output in self.generate(prompts, params, ids=ids):
+            if output.id in self.script.failing:
+                yield StreamEvent(output.id, 0, "", [], None, None, CapacityError("it outgrew the memory"))
+                continue
             half = len(output.text) // 2
             yield StreamEvent(output.id, 0, output.text[:half], [], None, None)
             yield StreamEvent(output.id, 0, output.text[half:], [], output.finish_reason, output)

@@ -45,15 +45,17 @@ def test_json_is_one_object_with_rows_settings_and_environment(paceline):
     result = paceline("demo", "--json")
     (report,) = result.rows
     assert [row["name"] for row in report["rows"]] == ["plain", "ngram", "mtp", "dflash"]
-    assert report["rows"][0] == {
-        "name": "plain", "tokens_per_s": pytest.approx(95.0), "speedup": 1.0, "acceptance_length": None,
-        "draft_acceptance_rate": None, "text_identical": True,
-    } | {"tokens_per_s": report["rows"][0]["tokens_per_s"]}  # fmt: skip
+    plain = dict(report["rows"][0])
+    assert plain.pop("tokens_per_s") > 0
+    assert plain == {
+        "name": "plain", "speedup": 1.0, "acceptance_length": None, "draft_acceptance_rate": None,
+        "text_identical": True,
+    }  # fmt: skip
     assert report["rows"][3]["speedup"] == pytest.approx(2.0)
     assert report["settings"] == {"deterministic": True, "temperature": 0.0, "seed": 0, "max_tokens": 96}
     assert [p["category"] for p in report["prompts"]] == CATEGORIES
     assert set(report["prompts"][0]["outputs"]) == {"plain", "ngram", "mtp", "dflash"}
-    assert {"cpu", "cores", "torch", "threads"} <= set(report["env"])
+    assert {"cpu", "cores", "versions", "threads"} <= set(report["env"])
 
 
 def test_a_changed_text_says_no_and_is_1(paceline, script):

@@ -124,3 +124,22 @@ def test_no_good_prompt_left_after_tokenising(paceline, script, lines):
 def test_further_choices_follow_in_text(paceline):
     result = paceline("generate", "folder", "--prompt", "ab", "--sampling", '{"n": 2, "temperature": 1.0}')
     assert result.out == "ba\n[choice 1]\nba\n"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_request_that_fails_on_the_way_does_not_take_the_others_along(paceline, script, lines, as_json):
+    script.failing = {"a"}
+    path = lines('{"id": "a", "prompt": "xy"}', '{"id": "b", "prompt": "uv"}')
+    result = paceline("generate", "folder", "--prompts", path, *(["--json"] if as_json else []))
+    assert result.code == 2
+    if as_json:
+        assert result.rows[0] == {"id": "a", "error": "it outgrew the memory"}
+        assert result.rows[1]["text"] == "vu"
+    else:
+        assert result.out == "[b]\nvu\n\n" and "a: it outgrew the memory" in result.err
+
+
+def test_one_prompt_that_fails_on_the_way_is_an_error(paceline, script):
+    script.failing = {"0"}
+    result = paceline("generate", "folder", "--prompt", "a")
+    assert result.code == 2 and result.err == "paceline: it outgrew the memory\n"

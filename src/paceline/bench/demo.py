@@ -63,7 +63,7 @@ def warm_up(engines: Iterable[LLM], params: SamplingParams, token_ids: list[int]
     """Let every engine compile and touch what it needs; nothing of it is counted."""
     brief = params.replace(max_tokens=min(WARM_UP_TOKENS, params.max_tokens or WARM_UP_TOKENS))
     for engine in engines:
-        engine.generate([token_ids], brief)
+        engine.generate(token_ids, brief)
 
 
 def measure(
@@ -89,7 +89,9 @@ def _stream(
     engine: LLM, ids: list[int], params: SamplingParams, category: str, on_text: OnText
 ) -> RequestOutput:
     output = None
-    for event in engine.stream([ids], params, ids=[category]):
+    for event in engine.stream(ids, params, ids=[category]):
+        if event.error is not None:
+            raise event.error
         on_text(event.text)
         output = event.output or output
     assert output is not None, "a stream ends with the finished request"

@@ -68,7 +68,7 @@ def _shown(params: SamplingParams) -> dict[str, Any]:
 
 def _as_json(run: DemoRun, settings: dict[str, Any]) -> dict[str, Any]:
     """The table over all prompts, the same for each of them, and every completion."""
-    from paceline.bench.environment import environment
+    from paceline.bench.machine import environment
 
     return {
         "settings": settings,

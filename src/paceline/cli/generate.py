@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from paceline.cli import options
 from paceline.cli.inputs import BadLine, Prompt, parse_speculative, read_prompts
 from paceline.cli.session import emit, notice, open_llm, resolve_sampling, wants_chat
-from paceline.errors import ConfigError, RequestError
+from paceline.errors import ConfigError, PacelineError, RequestError
 
 if TYPE_CHECKING:
     from paceline import LLM, SamplingParams
     from paceline.engine.results import RequestOutput
+
+    Results: TypeAlias = dict[str, RequestOutput | PacelineError]
 
 SAMPLING_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed")
 
@@ -51,12 +53,10 @@ def generate(
     llm = open_llm(model, speculative, **settings)
     params = resolve_sampling(llm.default_sampling_params(), sampling, flags)
     use_chat = wants_chat(llm, chat)
-    if prompt is not None and not as_json:
-        return _stream(llm, llm.encode(prompt, params, chat=use_chat), params)
-    entries, token_ids = _encode(llm, entries, params, use_chat, strict=prompt is not None)
-    running = [entry for entry in entries if isinstance(entry, Prompt)]
-    outputs = llm.generate(token_ids, params, ids=[str(entry.id) for entry in running]) if running else []
-    results = {str(entry.id): output for entry, output in zip(running, outputs, strict=True)}
+    if prompt is not None:
+        return _one(llm, llm.encode(prompt, params, chat=use_chat), params, as_json)
+    entries, token_ids = _encode(llm, entries, params, use_chat)
+    results = _batch(llm, entries, token_ids, params)
     return _report(entries, results, as_json)
 
 
@@ -67,9 +67,9 @@ def _entries(prompt: str | None, path: str | None) -> list[Prompt | BadLine]:
 
 
 def _encode(
-    llm: LLM, entries: list[Prompt | BadLine], params: SamplingParams, chat: bool, *, strict: bool
+    llm: LLM, entries: list[Prompt | BadLine], params: SamplingParams, chat: bool
 ) -> tuple[list[Prompt | BadLine], list[list[int]]]:
-    """Tokenise every prompt; one that cannot be served becomes a `BadLine`, or raises where `strict`."""
+    """Tokenise every prompt; one that cannot be served becomes a `BadLine` in its place."""
     kept: list[Prompt | BadLine] = []
     token_ids = []
     for entry in entries:
@@ -78,34 +78,53 @@ def _encode(
                 token_ids.append(llm.encode(entry.text, params, chat=chat))
             kept.append(entry)
         except RequestError as error:
-            if strict:
-                raise
             kept.append(BadLine(entry.id, str(error)))
     return kept, token_ids
 
 
-def _report(entries: list[Prompt | BadLine], results: dict[str, RequestOutput], as_json: bool) -> int:
+def _batch(
+    llm: LLM, entries: list[Prompt | BadLine], token_ids: list[list[int]], params: SamplingParams
+) -> Results:
+    """Run all good prompts as one batch; by id, what came out of each, an error included."""
+    names = [str(entry.id) for entry in entries if isinstance(entry, Prompt)]
+    results: Results = {}
+    for event in llm.stream(token_ids, params, ids=names) if names else ():
+        outcome = event.output or event.error
+        if outcome is not None:
+            results[event.id] = outcome
+    return results
+
+
+def _report(entries: list[Prompt | BadLine], results: Results, as_json: bool) -> int:
     """Print every entry's result or error in the order of the file; returns the exit code."""
+    failed = False
     for entry in entries:
-        if isinstance(entry, BadLine):
-            emit(entry.to_json()) if as_json else notice(f"prompt {entry.id}: {entry.error}")
+        result = entry.error if isinstance(entry, BadLine) else results[str(entry.id)]
+        if isinstance(result, str | PacelineError):
+            failed = True
+            emit({"id": entry.id, "error": str(result)}) if as_json else notice(f"{entry.id}: {result}")
         elif as_json:
-            emit({**results[str(entry.id)].to_json(), "id": entry.id})
+            emit({**result.to_json(), "id": entry.id})
         else:
-            print(f"[{entry.id}]\n{results[str(entry.id)].text}\n", flush=True)
-    return 2 if any(isinstance(entry, BadLine) for entry in entries) else 0
+            print(f"[{entry.id}]\n{result.text}\n", flush=True)
+    return 2 if failed else 0
 
 
-def _stream(llm: LLM, token_ids: list[int], params: SamplingParams) -> int:
-    """Print the text of one prompt as it is written, then one line of figures to stderr."""
+def _one(llm: LLM, token_ids: list[int], params: SamplingParams, as_json: bool) -> int:
+    """One prompt: as JSON, or its text as it is written and one line of figures on stderr."""
     output = None
-    for event in llm.stream([token_ids], params):
-        if event.index == 0:
+    for event in llm.stream(token_ids, params):
+        if event.error is not None:
+            raise event.error
+        if event.index == 0 and not as_json:
             sys.stdout.write(event.text)
             sys.stdout.flush()
         output = event.output or output
-    print(flush=True)
     assert output is not None, "a stream ends with the finished request"
+    if as_json:
+        emit(output.to_json())
+        return 0
+    print(flush=True)
     for choice in output.outputs[1:]:
         print(f"[choice {choice.index}]\n{choice.text}", flush=True)
     notice(_summary(output))

@@ -28,10 +28,6 @@ class BadLine:
     id: str | int | None
     error: str
 
-    def to_json(self) -> dict[str, Any]:
-        """What stands for the prompt among the results."""
-        return {"id": self.id, "error": self.error}
-
 
 def parse_json_option(text: str, option: str) -> dict[str, Any]:
     """The JSON object given to `option`; raises `ConfigError` where it is anything else."""
