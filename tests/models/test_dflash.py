@@ -140,8 +140,7 @@ def rotated(shape: tiny.TinyDrafter, x: torch.Tensor, positions: torch.Tensor) -
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         config = Qwen3Config(
-            hidden_size=shape.hidden_size, head_dim=shape.head_dim, num_attention_heads=shape.num_attention_heads,
-            max_position_embeddings=shape.max_position_embeddings,
+            head_dim=shape.head_dim, max_position_embeddings=shape.max_position_embeddings,
             rope_parameters={**shape.extra["rope_scaling"], "rope_theta": shape.rope_theta},
         )  # fmt: skip
         frequency, scale = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")

@@ -56,12 +56,12 @@ class Fields:
         return None if self.get(name) is None else self.flag(name)
 
     def indices(self, name: str) -> tuple[int, ...] | None:
-        """A list of whole numbers >= 0, or None where it is absent."""
-        value = self._checked(
-            name, (), "a list of whole numbers >= 0",
-            lambda v: isinstance(v, list | tuple) and all(_is_int(i) and i >= 0 for i in v),
-        )  # fmt: skip
-        return None if self.get(name) is None else tuple(value)
+        """A non-empty list of whole numbers >= 0, or None where it is absent."""
+
+        def good(value: Any) -> bool:
+            return isinstance(value, list) and bool(value) and all(_is_int(i) and i >= 0 for i in value)
+
+        return tuple(self._checked(name, (), "a non-empty list of whole numbers >= 0", good)) or None
 
     def require(self, name: str, allowed: Iterable[Any], default: Any) -> None:
         """Refuse a value that this engine does not compute.

@@ -30,12 +30,12 @@ def resolve_model(name: str | Path, part: DemoPart = "target") -> Path:
     if text == DEMO:
         return _demo(part)
     folder = Path(text).expanduser()
-    if folder.is_dir():
+    if text and folder.is_dir():
         return folder
-    if folder.exists():
+    if text and folder.exists():
         raise ModelError(f"model {text} is a file; name its folder")
     if not _HUB_ID.fullmatch(text):
-        raise ModelError(f"model folder {text} does not exist (nor is it a hub id owner/name, or {DEMO!r})")
+        raise ModelError(f"model folder {text!r} does not exist (nor is it a hub id owner/name, or {DEMO!r})")
     return _download(text)
 
 
