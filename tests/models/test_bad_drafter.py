@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from paceline.errors import CheckpointError, ModelError, PairingError, UnsupportedModelError
 from paceline.models.checkpoint import Checkpoint
+from paceline.models.dflash_config import warn_of_oddities
 from paceline.models.registry import load_drafter, read_drafter_spec, read_target_spec
 from paceline.models.spec import TargetSpec
 from tests import tiny
@@ -113,7 +114,8 @@ def test_exported_tables_are_left_out_with_a_notice(tmp_path: Path, target: Targ
     tables = {"embed_tokens.weight": torch.zeros(128, 64), "lm_head.weight": torch.zeros(128, 64)}
     save_file(weights | tables, folder / "model.safetensors")
     with pytest.warns(UserWarning, match=r"embed_tokens.weight, lm_head.weight ignored"):
-        read_drafter_spec(folder, target)
+        warn_of_oddities(Checkpoint.open(folder), target)
+    read_drafter_spec(folder, target)
     save_file(weights | {"lm_head.weight": torch.zeros(32, 64)}, folder / "model.safetensors")
     refused(folder, target, CheckpointError, "lm_head.weight", "surplus", "[32, 64]")
 
@@ -162,5 +164,5 @@ def test_wrong_fields(tmp_path: Path, target: TargetSpec, config: dict[str, Any]
 
 
 def test_another_number_of_target_layers_is_worth_a_warning(tmp_path: Path, target: TargetSpec) -> None:
-    with pytest.warns(UserWarning, match="36 layers"):
-        read_drafter_spec(drafter(tmp_path, {"num_target_layers": 36}), target)
+    with pytest.warns(UserWarning, match="36 target layers"):
+        warn_of_oddities(Checkpoint.open(drafter(tmp_path, {"num_target_layers": 36})), target)

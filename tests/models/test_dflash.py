@@ -215,6 +215,20 @@ def test_a_short_block_does_not_depend_on_its_neighbours(tmp_path: Path, target:
     assert wide.isfinite().all()
 
 
+def test_beyond_its_maximum_length_a_drafter_drafts_nothing(tmp_path: Path, target: TargetModel) -> None:
+    """A long sequence neither fails nor disturbs the block of a short one beside it."""
+    folder = tiny.make_drafter(tmp_path, tiny.drafter_for("plain", max_position_embeddings=48))
+    drafter = load_drafter(folder, target.spec, deterministic=True)
+    mixed, alone = (Drafting(drafter, target, sequences=2, length=2048) for _ in range(2))
+    short, long = features_for(drafter, 20), features_for(drafter, 60)
+    for state in (mixed, alone):
+        state.append(0, short, 0)
+    mixed.append(1, long, 1980)
+    got = mixed.draft([3, 4], [20, 2040], 7)
+    assert torch.equal(got[0], alone.draft([3, 4], [20, 0], 7, counts=[8, 0])[0])
+    assert got.isfinite().all()
+
+
 def test_dropped_rows_go_to_the_null_block(tmp_path: Path, target: TargetModel) -> None:
     drafter = load_drafter(tiny.make_drafter(tmp_path), target.spec)
     state = Drafting(drafter, target, sequences=1)

@@ -21,14 +21,12 @@ from paceline.layers.batch import PagedRows, cache_rows
 from paceline.layers.mlp import Mlp
 from paceline.layers.rotary import RotaryTables, rotary_tables
 from paceline.models.checkpoint import Checkpoint, WeightReader
-from paceline.models.dflash_config import attention_shape, read_spec
+from paceline.models.dflash_config import attention_shape
 from paceline.models.parts import load_heads, load_linear, load_mlp
 from paceline.models.spec import DrafterSpec
 
 if TYPE_CHECKING:
     from paceline.models.base import KVPair, TargetModel
-
-__all__ = ["DFlashDrafter", "load", "read_spec"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +60,7 @@ class DFlashDrafter:
         self.spec = spec
         self._layers, self._fc, self._context_kv = layers, fc, context_kv
         self._hidden_norm = hidden_norm
+        self._kinds = {(layer.window, layer.causal) for layer in layers}
         self._following = [layer.input_norm for layer in layers[1:]] + [norm]
 
     def append_context(
@@ -74,8 +73,10 @@ class DFlashDrafter:
         """Store the context rows of `features` [R, K * H] (tapped layers, in tap order) at `positions` [R].
 
         `slot_mapping` [R] says where (block id * block size + offset); rows to be dropped point into the
-        null block.
+        null block. Rows beyond the drafter's maximum length are stored wrongly rotated: no block may be
+        drafted there, and the engine drafts none.
         """
+        positions = positions.clamp(max=self.spec.max_position - 1)
         context = rms_norm(self._fc(features), self._hidden_norm, self.spec.rms_eps, False)
         size = self.spec.kv_heads * self.spec.head_dim
         pairs = self._context_kv(context).split(2 * size, dim=1)
@@ -107,14 +108,16 @@ class DFlashDrafter:
         token at position start + j.
         """
         assert 1 <= n <= self.spec.max_speculative_tokens, f"{n} drafts of a block of {self.spec.block_size}"
-        block = _block(anchors, starts, block_tables, n, counts, kv[0][0].shape[1])
+        limit = min(max_context, self.spec.max_position)
+        block = _block(starts, block_tables, n, counts, kv[0][0].shape[1], limit)
+        seen = {kind: block.seen_by(*kind) for kind in self._kinds}
         ids = anchors.new_full((anchors.shape[0], n + 1), self.spec.mask_token_id)
         ids[:, 0] = anchors
         eps = self.spec.rms_eps
         stream = target.embed(ids.flatten())
         normed = rms_norm(stream, self._layers[0].input_norm, eps, False)
         for layer, following, layer_kv in zip(self._layers, self._following, kv, strict=True):
-            mixed = _attend(layer, normed, block, layer_kv, max_context)
+            mixed = _attend(layer, normed, seen[layer.window, layer.causal], layer_kv)
             normed, stream = add_rms_norm(mixed, stream, layer.post_norm, eps, False)
             normed, stream = add_rms_norm(layer.mlp(normed), stream, following, eps, False)
         return normed.unflatten(0, (-1, n + 1))[:, 1:]
@@ -130,33 +133,35 @@ class _BlockRows:
     last: torch.Tensor
     """[R] last position of the row's block; -1 for a padding row."""
     block_tables: torch.Tensor
+    max_context: int
 
-    def seen_by(self, window: int | None, causal: bool, max_context: int) -> PagedRows:
+    def seen_by(self, window: int | None, causal: bool) -> PagedRows:
         """Which cache positions each row sees in a layer of that window and causality."""
         positions = self.positions
         first, last = torch.zeros_like(positions), self.last
         if causal:
-            last = torch.where(last < 0, -1, positions)
+            last = torch.minimum(last, positions)
         if window is not None:
             first = (positions - window + 1).clamp(min=0)
             last = torch.minimum(last, positions + window - 1)
         return PagedRows(
-            positions, self.row_seq, first, last, self.slot_mapping, self.block_tables, max_context
+            positions, self.row_seq, first, last, self.slot_mapping, self.block_tables, self.max_context
         )
 
 
 def _block(
-    anchors: torch.Tensor,
     starts: torch.Tensor,
     block_tables: torch.Tensor,
     n: int,
     counts: torch.Tensor | None,
     cache_block: int,
+    limit: int,
 ) -> _BlockRows:
-    sequences, device = anchors.shape[0], anchors.device
-    steps = torch.arange(n + 1, device=device)
-    row_seq = torch.arange(sequences, device=device).repeat_interleave(n + 1)
+    steps = torch.arange(n + 1, device=starts.device)
+    row_seq = torch.arange(starts.shape[0], device=starts.device).repeat_interleave(n + 1)
     rows = torch.full_like(starts, n + 1) if counts is None else counts
+    # A row past the cache or the drafter's maximum length is padding as well.
+    rows = torch.minimum(rows, limit - starts)
     live = (steps < rows[:, None]).flatten()
     positions = torch.where(live, (starts[:, None] + steps).flatten(), 0)
     where = cache_rows(positions, row_seq, block_tables, cache_block)
@@ -166,16 +171,14 @@ def _block(
         slot_mapping=torch.where(live, where, 0),
         last=torch.where(live, (starts + rows - 1).repeat_interleave(n + 1), -1),
         block_tables=block_tables,
+        max_context=limit,
     )
 
 
-def _attend(
-    layer: _Layer, normed: torch.Tensor, block: _BlockRows, kv: KVPair, max_context: int
-) -> torch.Tensor:
+def _attend(layer: _Layer, normed: torch.Tensor, rows: PagedRows, kv: KVPair) -> torch.Tensor:
     shape = layer.heads.shape
     q, k, v = layer.qkv(normed).split([shape.query_size, shape.kv_size, shape.kv_size], dim=1)
-    layer.heads.store(k, v, block.positions, block.slot_mapping, kv)
-    rows = block.seen_by(layer.window, layer.causal, max_context)
+    layer.heads.store(k, v, rows.positions, rows.slot_mapping, kv)
     return layer.out(layer.heads.attend(q.unflatten(1, (shape.heads, shape.head_dim)), rows, kv))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.errors import PairingError, UnsupportedModelError
 from paceline.layers.attention import HeadShape
-from paceline.models.checkpoint import Checkpoint, Shape, TensorInfo, check_tensors
+from paceline.models.checkpoint import Checkpoint, Shape, check_tensors
 from paceline.models.fields import Fields, layer_types, rope_spec
 from paceline.models.parts import attention_tensors, mlp_tensors, norm_tensors
 from paceline.models.spec import FULL_ATTENTION, SLIDING_ATTENTION, DrafterSpec, TargetSpec
@@ -50,9 +50,25 @@ def read_spec(
             f"{checkpoint.path}: num_speculative_tokens is {num_speculative_tokens}, but a block of "
             f"block_size {spec.block_size} drafts at most {spec.max_speculative_tokens}"
         )
-    tensors = _own_tensors(checkpoint, spec)
-    check_tensors(tensors, _tensor_shapes(spec), str(checkpoint.path), missing_error=PairingError)
+    copies = _shared_copies(checkpoint, target)
+    own = {name: info for name, info in checkpoint.tensors.items() if name not in copies}
+    check_tensors(own, _tensor_shapes(spec), str(checkpoint.path), missing_error=PairingError)
     return spec
+
+
+def warn_of_oddities(checkpoint: Checkpoint, target: TargetSpec) -> None:
+    """Say what is unusual about an accepted drafter: once a load, not at every look at its numbers."""
+    if copies := _shared_copies(checkpoint, target):
+        warnings.warn(
+            f"{checkpoint.path}: {', '.join(copies)} ignored; the target's tables are used", stacklevel=2
+        )
+    made_for = checkpoint.config.get("num_target_layers")
+    if made_for not in (None, target.num_layers):
+        warnings.warn(
+            f"{checkpoint.path}: the drafter was made for {made_for} target layers, this target has "
+            f"{target.num_layers} layers; expect few accepted drafts",
+            stacklevel=2,
+        )
 
 
 def attention_shape(spec: DrafterSpec) -> HeadShape:
@@ -174,28 +190,12 @@ def _check_pairing(spec: DrafterSpec, fields: Fields, target: TargetSpec) -> Non
         )
     if spec.num_heads % spec.kv_heads:
         raise PairingError(f"{origin}: num_attention_heads must be a multiple of num_key_value_heads")
-    if fields.get("num_target_layers") not in (None, target.num_layers):
-        warnings.warn(
-            f"{origin}: the drafter was made for {fields.get('num_target_layers')} layers, this target "
-            f"has {target.num_layers}; expect few accepted drafts",
-            stacklevel=2,
-        )
 
 
-def _own_tensors(checkpoint: Checkpoint, spec: DrafterSpec) -> dict[str, TensorInfo]:
-    """The drafter's tensors without embedding or output tables that were exported along with it."""
-    own = dict(checkpoint.tensors)
-    copies = [
-        name for name in _SHARED if name in own and own[name].shape == (spec.vocab_size, spec.hidden_size)
-    ]
-    for name in copies:
-        del own[name]
-    if copies:
-        warnings.warn(
-            f"{checkpoint.path}: {', '.join(copies)} ignored; the target's tables are used",
-            stacklevel=2,
-        )
-    return own
+def _shared_copies(checkpoint: Checkpoint, target: TargetSpec) -> list[str]:
+    """Embedding and output tables that were exported along with the drafter."""
+    shape, stored = (target.vocab_size, target.hidden_size), checkpoint.tensors
+    return [name for name in _SHARED if name in stored and stored[name].shape == shape]
 
 
 def _tensor_shapes(spec: DrafterSpec) -> dict[str, Shape]:

@@ -7,6 +7,7 @@ equal, so positions rotate as in ordinary RoPE.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from paceline.layers.rotary import RotaryTables, rotary_tables
 from paceline.models.base import TargetOutput
 from paceline.models.checkpoint import Checkpoint, WeightReader
 from paceline.models.parts import load_gated_attention, load_linear, load_mlp
-from paceline.models.qwen3_5_config import EMBEDDING, HEAD, attention_shape, text_prefix
+from paceline.models.qwen3_5_config import EMBEDDING, HEAD, attention_shape, text_prefix, vision_tensors
 from paceline.models.spec import FULL_ATTENTION, TargetSpec
 
 if TYPE_CHECKING:
@@ -98,8 +99,12 @@ def load(
 
     `max_positions` bounds the rotary tables where sequences will be shorter than the model's maximum.
     """
-    prefix = text_prefix(checkpoint)
-    read = WeightReader(checkpoint, prefix, spec.dtype, device)
+    if vision := vision_tensors(checkpoint):
+        warnings.warn(
+            f"{checkpoint.path}: {len(vision)} vision tensors are ignored; paceline runs the text tower only",
+            stacklevel=2,
+        )
+    read = WeightReader(checkpoint, text_prefix(checkpoint), spec.dtype, device)
     positions = min(spec.max_position, max_positions or spec.max_position)
     rotary = rotary_tables(spec.rope, positions, spec.dtype, device)
     blocks = [

@@ -3,8 +3,6 @@ read."""
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 
 from paceline.errors import CheckpointError, UnsupportedModelError
@@ -48,20 +46,15 @@ def read_spec(checkpoint: Checkpoint, dtype: str | torch.dtype = "auto") -> Targ
     return spec
 
 
-def _text_tensors(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
-    """The tensors of the language model.
+def vision_tensors(checkpoint: Checkpoint) -> list[str]:
+    """Names of the vision tower's tensors, which the text model does without."""
+    return [name for name in checkpoint.tensors if name.startswith(_VISION_PREFIXES)]
 
-    Vision tensors are left out with one notice, the multi-token head's silently (`models.mtp` reads them).
-    """
-    names = checkpoint.tensors
-    vision = [name for name in names if name.startswith(_VISION_PREFIXES)]
-    if vision:
-        warnings.warn(
-            f"{checkpoint.path}: {len(vision)} vision tensors are ignored; paceline runs the text tower only",
-            stacklevel=2,
-        )
-    skipped = (*_VISION_PREFIXES, MTP_PREFIX)
-    return {name: info for name, info in names.items() if not name.startswith(skipped)}
+
+def _text_tensors(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
+    """The tensors of the language model; `models.mtp` reads the multi-token head's."""
+    others = (*_VISION_PREFIXES, MTP_PREFIX)
+    return {name: info for name, info in checkpoint.tensors.items() if not name.startswith(others)}
 
 
 def text_prefix(checkpoint: Checkpoint) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from paceline.errors import UnsupportedModelError
-from paceline.models import dflash, mtp, qwen3_5, qwen3_5_config
+from paceline.models import dflash, dflash_config, mtp, qwen3_5, qwen3_5_config
 from paceline.models.base import TargetModel
 from paceline.models.checkpoint import Checkpoint, read_config
 from paceline.models.dflash import DFlashDrafter
@@ -57,7 +57,7 @@ def read_drafter_spec(
     Raises: PairingError where it does not fit the target or cannot draft `num_speculative_tokens`,
     UnsupportedModelError for another kind of drafter, CheckpointError for a bad folder.
     """
-    return dflash.read_spec(Checkpoint.open(path), target, num_speculative_tokens)
+    return dflash_config.read_spec(Checkpoint.open(path), target, num_speculative_tokens)
 
 
 def load_drafter(
@@ -71,7 +71,8 @@ def load_drafter(
 ) -> DFlashDrafter:
     """Load the DFlash drafter in folder `path` in the target's dtype; errors as in `read_drafter_spec`."""
     checkpoint = Checkpoint.open(path)
-    spec = dflash.read_spec(checkpoint, target, num_speculative_tokens)
+    spec = dflash_config.read_spec(checkpoint, target, num_speculative_tokens)
+    dflash_config.warn_of_oddities(checkpoint, target)
     return dflash.load(checkpoint, spec, torch.device(device), deterministic, max_positions)
 
 
