@@ -56,13 +56,15 @@ def _top(row: list[float], params: SamplingParams) -> list[float]:
     order = sorted(range(len(row)), key=lambda i: (-row[i], i))
     if params.top_k > 0:
         order = order[: params.top_k]
-    masses = [math.exp(row[i] - row[order[0]]) for i in order]
-    kept, reached = set(), 0.0
-    for token, mass in zip(order, masses, strict=True):
-        if reached >= params.top_p * math.fsum(masses) and params.top_p < 1:
+    # Masses are fp32 probabilities in units of 2^-48, so that sums at a boundary have one definition.
+    mass = [round(p * 2**48) for p in torch.softmax(torch.tensor(row), -1).tolist()]
+    whole = sum(mass[i] for i in order) if params.top_k > 0 else 2**48
+    kept, reached = set(), 0
+    for token in order:
+        if reached >= params.top_p * whole and params.top_p < 1:
             break
         kept.add(token)
-        reached += mass
+        reached += mass[token]
     return [x if i in kept else NOTHING for i, x in enumerate(row)]
 
 

@@ -144,7 +144,7 @@ def test_filters_with_ties(
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 3.0])
 def test_top_p_over_a_large_vocabulary(spread: float) -> None:
-    """The short way of the CPU (best candidates first) and the whole sort agree, whatever shares the batch."""
+    """The short way of the CPU (best candidates first) and the whole sort agree, whoever shares the batch."""
     vocab = 3000
     scores = torch.randn(4, vocab, generator=torch.Generator().manual_seed(1)) * spread
     top_k, top_p = tensor(vocab, vocab, 5, 1200), torch.tensor([0.9, 1.0, 0.7, 0.8], dtype=torch.float64)
@@ -153,15 +153,8 @@ def test_top_p_over_a_large_vocabulary(spread: float) -> None:
         one = slice(i, i + 1)
         alone = keep_likeliest(scores[one], top_k[one], top_p[one], vocab)[0]
         assert torch.equal(together[i], alone)
-        if i == 1:
-            assert torch.equal(alone, scores[i])
-            continue
         params = SamplingParams(top_p=float(top_p[i]), top_k=int(top_k[i]) % vocab)
-        kept = (alone > -math.inf).sum().item()
-        wanted = torch.tensor(processed_row(scores[i], params, [0], []))
-        # fp32 softmax against exact sums: the prefix may end one id apart, and is otherwise the same.
-        assert abs(kept - (wanted > -math.inf).sum().item()) <= 1
-        assert int(((alone > -math.inf) != (wanted > -math.inf)).sum()) <= 1
+        assert alone.tolist() == processed_row(scores[i], params, [0], [])
 
 
 @pytest.mark.parametrize("vocab", [40, 1100, 5003])
@@ -216,14 +209,15 @@ def test_ids_beyond_the_tokenizer_are_never_sampled() -> None:
 def test_a_preempted_sequence_goes_on_in_another_slot(name: str) -> None:
     made, logits = request(**CASES[name]), logits_of(12, seed=2)
     tokens, scores = decode_alone(made, logits)
-    sampler = Sampler(VOCAB, 4, "cpu")
-    sampler.add(3, request(**CASES["everything"]))
-    sampler.remove(3)
-    sampler.add(3, made, tokens[:7])
-    for step in range(7, 12):
-        rows = SampleRows.single(tensor(3), tensor(len(PROMPT) + step))
-        assert torch.equal(sampler.process(logits[step : step + 1], rows)[0], scores[step])
-        sampler.commit(tensor(3, 0), tensor(tokens[step], 0)[:, None], tensor(1, 0))
+    for moved in range(1, 11):
+        sampler = Sampler(VOCAB, 4, "cpu")
+        sampler.add(3, request(**CASES["everything"]), [1, 2])
+        sampler.remove(3)
+        sampler.add(3, made, tokens[:moved])
+        for step in (moved, moved + 1):
+            rows = SampleRows.single(tensor(3), tensor(len(PROMPT) + step))
+            assert torch.equal(sampler.process(logits[step : step + 1], rows)[0], scores[step])
+            sampler.commit(tensor(3, 0), tensor(tokens[step], 0)[:, None], tensor(1, 0))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -69,7 +69,7 @@ class SamplingParams(StrictModel):
         0.0, ge=0, le=1, allow_inf_nan=False, description="Drop ids less likely than this × the likeliest."
     )
     seed: int | None = Field(
-        None, ge=MIN_SEED, le=MAX_SEED, description="Any 64-bit integer; absent: drawn at random and reported."
+        None, ge=MIN_SEED, le=MAX_SEED, description="A 64-bit integer; absent: drawn at random and reported."
     )
     max_tokens: int | None = Field(
         16, ge=1, description="Output tokens at most; null: as many as the context holds."

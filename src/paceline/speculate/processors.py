@@ -110,8 +110,9 @@ def keep_likeliest(scores: Tensor, top_k: Tensor, top_p: Tensor, count: int) -> 
     """top_k, then top_p, in the order of `likeliest`: ties are broken towards the lowest id.
 
     top_k [R] int64 keeps exactly the first k ids (V: all). top_p [R] fp64 keeps the shortest prefix of those
-    whose mass reaches p of their mass together (1: all), at least one id. `count`, known on the host, is at
-    least every top_k below V, and V if a row has top_p without top_k. Waits for nothing on CUDA.
+    whose mass reaches p of their mass together (1: all); masses are fp32 probabilities in units of 2^-48.
+    `count`, known on the host, is at least every top_k below V, and V if a row has top_p without top_k. Waits
+    for nothing on CUDA.
     """
     vocab = scores.shape[-1]
     probabilities = torch.softmax(scores, -1)
@@ -138,7 +139,6 @@ def _keep_prefix(
     wanted = (top_p * whole)[:, None]
     everything = top_p >= 1
     keep = inside & (everything[:, None] | (total_mass - mass < wanted))
-    keep[:, 0] = True
     kept = torch.full_like(scores, -torch.inf)
     kept.scatter_(1, found.ids, found.scores.masked_fill(~keep, -torch.inf))
     untouched = everything & ~limited
