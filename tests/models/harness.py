@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import torch
 
@@ -15,13 +16,19 @@ WINDOW = 16
 
 
 def new_kv(
-    layers: int, kv_heads: int, head_dim: int, sequences: int, length: int, dtype: torch.dtype
+    layers: int,
+    kv_heads: int,
+    head_dim: int,
+    sequences: int,
+    length: int,
+    dtype: torch.dtype,
+    device: str = "cpu",
 ) -> list[KVPair]:
     """Poisoned caches of `layers` layers: block 0, then enough blocks for every sequence."""
     blocks = 1 + sequences * blocks_of(length)
 
     def make() -> torch.Tensor:
-        return torch.full((blocks, BLOCK, kv_heads, head_dim), float("nan"), dtype=dtype)
+        return torch.full((blocks, BLOCK, kv_heads, head_dim), float("nan"), dtype=dtype, device=device)
 
     return [(make(), make()) for _ in range(layers)]
 
@@ -36,21 +43,31 @@ def tables(sequences: int, length: int) -> torch.Tensor:
     return 1 + torch.arange(sequences * blocks_of(length)).view(blocks_of(length), sequences).T.contiguous()
 
 
+def moved(batch: FlatBatch, device: str) -> FlatBatch:
+    """The batch with its tensors on `device`."""
+    values = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    return FlatBatch(**{k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in values.items()})
+
+
 class Runner:
     """One target with its cache; sequence i owns slot i + 1."""
 
-    def __init__(self, model: TargetModel, sequences: int = 1, length: int = 256) -> None:
+    def __init__(
+        self, model: TargetModel, sequences: int = 1, length: int = 256, device: str = "cpu"
+    ) -> None:
         spec = model.spec
-        self.model, self.length = model, length
+        self.model, self.length, self.device = model, length, device
         self.tables = tables(sequences, length)
         self.committed = [0] * sequences
         self.pending = [0] * sequences
         delta = [
-            DeltaState.allocate(sequences + 1, WINDOW, spec.delta_shape, spec.dtype, fill=float("nan"))
+            DeltaState.allocate(
+                sequences + 1, WINDOW, spec.delta_shape, spec.dtype, device, fill=float("nan")
+            )
             for _ in spec.linear_layers
         ]
         layers = len(spec.full_layers)
-        kv = new_kv(layers, spec.kv_heads, spec.head_dim, sequences, length, spec.dtype)
+        kv = new_kv(layers, spec.kv_heads, spec.head_dim, sequences, length, spec.dtype, device)
         self.cache = TargetCache(kv, delta)
 
     def prefill(self, ids: Sequence[int], sequence: int = 0, taps: tuple[int, ...] = ()) -> TargetOutput:
@@ -76,7 +93,8 @@ class Runner:
 
     def settle(self, sequence: int) -> None:
         """Replay the pending rows onto the state."""
-        slot, count = torch.tensor([sequence + 1]), torch.tensor([self.pending[sequence]])
+        slot = torch.tensor([sequence + 1], device=self.device)
+        count = torch.tensor([self.pending[sequence]], device=self.device)
         for state in self.cache.delta:
             commit(state, slot, slot, count)
         self.pending[sequence] = 0
@@ -84,8 +102,9 @@ class Runner:
     def _run(
         self, kind: str, rows: list[list[int]], sequences: list[int], taps: tuple[int, ...], fresh: bool
     ) -> TargetOutput:
-        batch = self._batch(kind, rows, sequences, fresh)
-        return self.model.forward(torch.tensor([i for r in rows for i in r]), batch, self.cache, taps)
+        batch = moved(self._batch(kind, rows, sequences, fresh), self.device)
+        ids = torch.tensor([i for r in rows for i in r], device=self.device)
+        return self.model.forward(ids, batch, self.cache, taps)
 
     def _batch(self, kind: str, rows: list[list[int]], sequences: list[int], fresh: bool) -> FlatBatch:
         counts = torch.tensor([len(r) for r in rows])
