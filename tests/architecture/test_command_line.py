@@ -1,0 +1,42 @@
+"""The command line is a promise: commands and options change here first, and in the changelog."""
+
+from __future__ import annotations
+
+from paceline.cli.main import app
+
+ENGINE = ["--deterministic", "--no-deterministic", "--device", "--dtype"]
+COMMON = ["--debug", "--json"]
+
+SURFACE = {
+    "demo": [*COMMON, "--max-tokens", "--prompt", "--temperature"],
+    "generate": [
+        "MODEL", *COMMON, *ENGINE, "--chat", "--no-chat", "--max-num-seqs", "--max-tokens", "--min-p", "--prompt",
+        "--prompts", "--sampling", "--seed", "--speculative-config", "--temperature", "--top-k", "--top-p",
+    ],
+    "verify": [
+        "MODEL", *COMMON, *ENGINE, "--batch", "--max-tokens", "--prompts", "--seeds", "--speculative-config",
+        "--temperature",
+    ],
+}  # fmt: skip
+
+
+def options(command):
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            yield parameter.metavar
+        else:
+            yield from (*parameter.opts, *parameter.secondary_opts)
+
+
+def test_the_surface_is_frozen():
+    assert {name: sorted(options(command)) for name, command in app.commands.items()} == {
+        name: sorted(names) for name, names in SURFACE.items()
+    }
+
+
+def test_every_option_explains_itself():
+    for name, command in app.commands.items():
+        assert command.help and command.short_help, name
+        for parameter in command.params:
+            if parameter.param_type_name == "option":
+                assert parameter.help, f"{name} {parameter.name}"
