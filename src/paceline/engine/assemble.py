@@ -1,27 +1,25 @@
-"""From a configuration to a running engine: read the specs, check the pairing, then load and allocate."""
+"""From a configuration to a running engine: resolve, load the models, allocate the cache, put it together."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import torch
 
 from paceline.cache.base import blocks_for
 from paceline.cache.blocks import BlockPool
 from paceline.cache.memory import derive_num_blocks, memory_budget
 from paceline.cache.slots import SlotPool
 from paceline.cache.swap import HostSwap
-from paceline.cache.tensors import CacheShape, CacheTensors
+from paceline.cache.tensors import CacheTensors
 from paceline.config.engine import PREFILL_CHUNK, EngineConfig
 from paceline.engine.batch import BatchBuilder
+from paceline.engine.buckets import BucketCache
 from paceline.engine.core import Engine
 from paceline.engine.detokenizer import TokenBytes
 from paceline.engine.output import OutputProcessor
 from paceline.engine.plan import SchedulerLimits
 from paceline.engine.request import Request
+from paceline.engine.resolve import Resolved, read_generation_config, resolve
 from paceline.engine.runner import Runner
 from paceline.engine.sampler_rows import SamplerRows
 from paceline.engine.scheduler import Scheduler
@@ -29,16 +27,7 @@ from paceline.engine.sequence import Sequence
 from paceline.engine.step import StepParts
 from paceline.engine.swapper import SequenceSwapper
 from paceline.engine.tokenizer import TextTokenizer, load_tokenizer
-from paceline.errors import CheckpointError, ConfigError
-from paceline.models.hub import resolve_model
-from paceline.models.registry import (
-    load_drafter,
-    load_mtp,
-    load_target,
-    read_drafter_spec,
-    read_mtp_spec,
-    read_target_spec,
-)
+from paceline.models.registry import load_drafter, load_mtp, load_target
 from paceline.speculate.base import Proposer
 from paceline.speculate.dflash import DFlashProposer
 from paceline.speculate.mtp import MTPProposer
@@ -48,65 +37,11 @@ from paceline.speculate.sampler import Sampler, SamplingRequest
 
 if TYPE_CHECKING:
     from paceline.models.base import TargetModel
-    from paceline.models.spec import DrafterSpec, MTPSpec, TargetSpec
 
-CPU_CACHE_SHARE = 0.5
-"""Share of the free host memory that the cache may take."""
-CUDA_CACHE_SHARE = 0.85
-DEFAULT_DRAFT_METHOD: Literal["greedy", "coupled"] = "greedy"
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """A configuration with every default decided, from headers alone."""
-
-    config: EngineConfig
-    folder: Path
-    drafter_folder: Path | None
-    device: torch.device
-    deterministic: bool
-    spec: TargetSpec
-    drafter: DrafterSpec | None
-    mtp: MTPSpec | None
-    num_drafts: int
-    max_model_len: int
-    shape: CacheShape
-
-
-def resolve(config: EngineConfig) -> Resolved:
-    """Read what the folders say and decide every default; loads no weight.
-
-    Raises the typed errors of `paceline.errors` for whatever does not fit together.
-    """
-    device = _device(config.model.device)
-    folder = resolve_model(config.model.model)
-    spec = read_target_spec(folder, config.model.dtype)
-    drafter, mtp, drafter_folder, num_drafts = None, None, None, 0
-    speculative = config.speculative
-    if speculative:
-        if speculative.method == "dflash":
-            assert speculative.model is not None
-            drafter_folder = resolve_model(speculative.model, "drafter")
-            drafter = read_drafter_spec(drafter_folder, spec, speculative.num_speculative_tokens)
-        elif speculative.method == "mtp":
-            mtp = read_mtp_spec(folder, spec)
-        num_drafts = speculative.draft_tokens(drafter.block_size if drafter else None)
-    longest = config.model.max_model_len or spec.max_position
-    if longest > spec.max_position:
-        raise ConfigError(
-            f"max_model_len = {longest} is more than this model's {spec.max_position} positions",
-            key="max_model_len",
-        )
-    shape = CacheShape.of(
-        spec, drafter, mtp,
-        block_size=config.cache.block_size,
-        num_drafts=num_drafts,
-        kv_dtype=None if config.cache.kv_dtype == "auto" else getattr(torch, config.cache.kv_dtype),
-    )  # fmt: skip
-    return Resolved(
-        config, folder, drafter_folder, device, config.is_deterministic(device.type),
-        spec, drafter, mtp, num_drafts, longest, shape,
-    )  # fmt: skip
+CACHE_SHARE = {"cpu": 0.5, "cuda": 0.85}
+"""Share of the memory that is free after loading which the cache may take."""
+DraftMethod = Literal["greedy", "coupled"]
+DEFAULT_DRAFT_METHOD: DraftMethod = "greedy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +58,7 @@ class Assembled:
 
 
 def assemble(config: EngineConfig) -> Assembled:
-    """Load the models, allocate the cache and put the engine together."""
+    """Load everything that a configuration names. Raises the typed errors of `paceline.errors`."""
     resolved = resolve(config)
     generation_config = read_generation_config(resolved.folder)
     tokenizer = load_tokenizer(resolved.folder)
@@ -132,45 +67,90 @@ def assemble(config: EngineConfig) -> Assembled:
         config.model.dtype,
         resolved.device,
         resolved.deterministic,
-        max_positions=_positions(resolved),
+        max_positions=resolved.positions,
     )
-    num_blocks = config.cache.num_blocks or derive_num_blocks(
-        resolved.shape,
-        max_num_seqs=config.max_num_seqs,
-        max_model_len=_positions(resolved),
-        budget_bytes=memory_budget(
-            resolved.device, share=CPU_CACHE_SHARE if resolved.device.type == "cpu" else CUDA_CACHE_SHARE
-        ),
-    )
-    num_slots = config.max_num_seqs + 1
+    return build(resolved, target, tokenizer, generation_config)
+
+
+def build(
+    resolved: Resolved,
+    target: TargetModel,
+    tokenizer: TextTokenizer | None,
+    generation_config: dict[str, Any],
+    proposer: Proposer | None = None,
+) -> Assembled:
+    """Put an engine around a loaded target; `proposer` replaces the configured one (tests, benchmarks)."""
+    num_blocks = resolved.config.cache.num_blocks or _derive_blocks(resolved)
     tensors = CacheTensors.allocate(
-        resolved.shape, num_blocks=num_blocks, num_slots=num_slots, device=resolved.device
+        resolved.shape, num_blocks=num_blocks, num_slots=_num_slots(resolved), device=resolved.device
     )
-    proposer = _proposer(resolved, target, tensors, num_slots)
-    engine = _engine(resolved, target, tensors, proposer, tokenizer, num_blocks)
+    parts = StepParts(
+        target,
+        tensors.target,
+        Sampler(_known_ids(resolved, tokenizer), _num_slots(resolved), resolved.device),
+        proposer or _proposer(resolved, target, tensors),
+    )
+    rows = SamplerRows(parts.sampler, _sampling(resolved, tokenizer))
+    swapper = _swapper(resolved, parts, tensors, rows)
+    speculative = resolved.config.speculative
+    engine = Engine(
+        _scheduler(resolved, parts, swapper, num_blocks),
+        _runner(resolved, parts),
+        _outputs(resolved, tokenizer),
+        rows,
+        speculative.method if speculative else None,
+        resolved.num_drafts,
+    )
     return Assembled(resolved, engine, target, tensors, num_blocks, tokenizer, generation_config)
 
 
-def _engine(
-    resolved: Resolved,
-    target: TargetModel,
-    tensors: CacheTensors,
-    proposer: Proposer | None,
-    tokenizer: TextTokenizer | None,
-    num_blocks: int,
-) -> Engine:
-    config, spec = resolved.config, resolved.spec
-    speculative = config.speculative
-    known = min(spec.vocab_size, tokenizer.size) if tokenizer else spec.vocab_size
-    sampler = Sampler(known, config.max_num_seqs + 1, resolved.device)
+def _num_slots(resolved: Resolved) -> int:
+    return resolved.config.max_num_seqs + 1  # slot 0 is the null slot
 
-    def sampling(sequence: Sequence) -> SamplingRequest:
+
+def _known_ids(resolved: Resolved, tokenizer: TextTokenizer | None) -> int:
+    """Ids that may be sampled: the embedding table may have more rows than the tokenizer has ids."""
+    size = resolved.spec.vocab_size
+    return min(size, tokenizer.size) if tokenizer else size
+
+
+def _derive_blocks(resolved: Resolved) -> int:
+    kind = resolved.device.type
+    return derive_num_blocks(
+        resolved.shape,
+        max_num_seqs=resolved.config.max_num_seqs,
+        max_model_len=resolved.positions,
+        budget_bytes=memory_budget(resolved.device, share=CACHE_SHARE[kind]),
+    )
+
+
+def _sampling(resolved: Resolved, tokenizer: TextTokenizer | None) -> Any:
+    """What the sampler must know of a sequence."""
+
+    def describe(sequence: Sequence) -> SamplingRequest:
         words = bad_word_ids(sequence.params.bad_words, tokenizer.encode_bare) if tokenizer else ()
-        return SamplingRequest(sequence.params, sequence.key, sequence.prompt_ids, spec.eos_ids, words)
+        return SamplingRequest(
+            sequence.params, sequence.key, sequence.prompt_ids, resolved.spec.eos_ids, words
+        )
 
-    swap = HostSwap(tensors, limit_bytes=int(config.cache.host_swap_gib * 2**30))
+    return describe
 
-    rows = SamplerRows(sampler, sampling)
+
+def _outputs(resolved: Resolved, tokenizer: TextTokenizer | None) -> Any:
+    """Makes the output processor of each choice."""
+    table = TokenBytes(tokenizer.backend) if tokenizer else None
+
+    def make(request: Request) -> OutputProcessor:
+        room = resolved.max_model_len - len(request.prompt_ids)
+        return OutputProcessor(request.params, eos_ids=resolved.spec.eos_ids, table=table, max_tokens=room)
+
+    return make
+
+
+def _swapper(
+    resolved: Resolved, parts: StepParts, tensors: CacheTensors, rows: SamplerRows
+) -> SequenceSwapper:
+    proposer, cache = parts.proposer, resolved.config.cache
 
     def export(sequence: Sequence) -> Any:
         return proposer.export_slot(sequence.slot) if proposer else None
@@ -180,99 +160,73 @@ def _engine(
         if proposer:
             proposer.import_slot(sequence.slot, state)
 
-    lookahead = proposer.lookahead if proposer else 0
-    swapper = SequenceSwapper(
-        swap,
-        block_size=config.cache.block_size,
-        lookahead=lookahead,
+    return SequenceSwapper(
+        HostSwap(tensors, limit_bytes=int(cache.host_swap_gib * 2**30)),
+        block_size=cache.block_size,
+        lookahead=proposer.lookahead if proposer else 0,
         export=export,
         import_=import_,
         leave=rows.close,
     )
-    cell = PREFILL_CHUNK if resolved.deterministic else None
+
+
+def _scheduler(resolved: Resolved, parts: StepParts, swapper: SequenceSwapper, num_blocks: int) -> Scheduler:
+    config, proposer = resolved.config, parts.proposer
     limits = SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=resolved.max_model_len,
-        prefill_cell=cell,
+        prefill_cell=PREFILL_CHUNK if resolved.deterministic else None,
         num_drafts=resolved.num_drafts,
-        lookahead=lookahead,
+        lookahead=proposer.lookahead if proposer else 0,
         drafter_max_length=proposer.max_length if proposer else None,
     )
-    scheduler = Scheduler(
-        BlockPool(num_blocks, config.cache.block_size), SlotPool(config.max_num_seqs + 1), swapper, limits
-    )
-    runner = Runner(
-        StepParts(target, tensors.target, sampler, proposer),
-        BatchBuilder(
+    blocks = BlockPool(num_blocks, config.cache.block_size)
+    return Scheduler(blocks, SlotPool(_num_slots(resolved)), swapper, limits)
+
+
+def _runner(resolved: Resolved, parts: StepParts) -> Runner:
+    config, device = resolved.config, resolved.device
+    speculative = config.speculative
+    draft_method = (speculative and speculative.draft_sample_method) or DEFAULT_DRAFT_METHOD
+    buckets = None
+    if device.type == "cuda" and not (parts.proposer and parts.proposer.needs_history):
+        buckets = BucketCache(
+            parts,
             block_size=config.cache.block_size,
-            num_slots=config.max_num_seqs + 1,
-            max_blocks=blocks_for(_positions(resolved), config.cache.block_size),
-            device=resolved.device,
-        ),
-        cell,
-        draft_method=(speculative and speculative.draft_sample_method) or DEFAULT_DRAFT_METHOD,
+            num_drafts=resolved.num_drafts,
+            device=device,
+            draft_method=draft_method,
+        )
+    batches = BatchBuilder(
+        block_size=config.cache.block_size,
+        num_slots=_num_slots(resolved),
+        max_blocks=blocks_for(resolved.positions, config.cache.block_size),
+        device=device,
     )
-    table = TokenBytes(tokenizer.backend) if tokenizer else None
-
-    def make_output(request: Request) -> OutputProcessor:
-        room = resolved.max_model_len - len(request.prompt_ids)
-        return OutputProcessor(request.params, eos_ids=spec.eos_ids, table=table, max_tokens=room)
-
-    method = speculative.method if speculative else None
-    return Engine(scheduler, runner, make_output, rows, method, resolved.num_drafts)
+    cell = PREFILL_CHUNK if resolved.deterministic else None
+    return Runner(parts, batches, cell, draft_method, buckets)
 
 
-def _proposer(
-    resolved: Resolved, target: TargetModel, tensors: CacheTensors, num_slots: int
-) -> Proposer | None:
+def _proposer(resolved: Resolved, target: TargetModel, tensors: CacheTensors) -> Proposer | None:
     speculative = resolved.config.speculative
     if speculative is None:
         return None
-    n, device = resolved.num_drafts, resolved.device
+    n, device, deterministic = resolved.num_drafts, resolved.device, resolved.deterministic
     if speculative.method == "ngram":
         assert speculative.prompt_lookup_min and speculative.prompt_lookup_max
         return NgramProposer(n, speculative.prompt_lookup_min, speculative.prompt_lookup_max, device)
     if speculative.method == "mtp":
-        head = load_mtp(
-            resolved.folder, target, device, resolved.deterministic, max_positions=_positions(resolved)
-        )
         assert tensors.mtp is not None
-        return MTPProposer(head, target, tensors.mtp, n, num_slots)
+        head = load_mtp(resolved.folder, target, device, deterministic, max_positions=resolved.positions)
+        return MTPProposer(head, target, tensors.mtp, n, _num_slots(resolved))
     assert resolved.drafter_folder is not None
     drafter = load_drafter(
         resolved.drafter_folder,
         resolved.spec,
         device,
-        resolved.deterministic,
+        deterministic,
         num_speculative_tokens=n,
-        max_positions=_positions(resolved),
+        max_positions=resolved.positions,
     )
     return DFlashProposer(drafter, target, tensors.drafter, n)
-
-
-def _positions(resolved: Resolved) -> int:
-    """Positions that may be written: the model's length, the last window's drafts and the look-ahead
-    behind it."""
-    return resolved.max_model_len + resolved.num_drafts + 2
-
-
-def _device(wanted: str) -> torch.device:
-    available = torch.cuda.is_available()
-    if wanted == "cuda" and not available:
-        raise ConfigError("device = 'cuda', but no CUDA device is available: use --device cpu", key="device")
-    return torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and available) else "cpu")
-
-
-def read_generation_config(folder: Path) -> dict[str, Any]:
-    """The folder's generation_config.json; empty where there is none."""
-    path = folder / "generation_config.json"
-    if not path.is_file():
-        return {}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} must hold a JSON object")
-    return values

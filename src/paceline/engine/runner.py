@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -17,12 +17,13 @@ import torch
 from paceline.engine.logprobs import token_logprobs
 from paceline.engine.plan import PrefillChunk, Window
 from paceline.engine.results import TokenLogprobs
-from paceline.engine.step import StepParts, fetch_accepted, marked_wait, verify_windows
+from paceline.engine.step import StepParts, Verified, fetch_accepted, marked_wait, verify_windows
 from paceline.speculate.base import ChooseTokens, DraftRequest, Drafts, ObservedRows
 from paceline.speculate.sampler import SampleRows
 
 if TYPE_CHECKING:
     from paceline.engine.batch import BatchBuilder
+    from paceline.engine.buckets import BucketCache
     from paceline.engine.sequence import Sequence
     from paceline.layers.batch import FlatBatch
 
@@ -48,7 +49,11 @@ class Runner:
         batches: BatchBuilder,
         prefill_cell: int | None,
         draft_method: Literal["greedy", "coupled"],
+        buckets: BucketCache | None = None,
     ):
+        """`buckets` replays decode steps from captured graphs (CUDA; not for a proposer that needs the
+        host)."""
+        self.buckets = buckets
         self.parts, self.batches, self.prefill_cell = parts, batches, prefill_cell
         self.draft_method = draft_method
         self.device = batches.device
@@ -103,21 +108,35 @@ class Runner:
 
     def decode(self, windows: ListLike[Window]) -> list[Emission]:
         """Draft for every window, verify all in one pass, and return what each sequence emits."""
-        sequences = [w.sequence for w in windows]
+        if self.buckets is not None:
+            return self._decode_in_bucket(self.buckets, windows)
         drafts = self._draft(windows)
         batch = self.batches.build_windows(
             [Window(w.sequence, 1 + count) for w, count in zip(windows, drafts.counts, strict=True)]
         )
-        verified = verify_windows(
-            self.parts, batch, self._upload([s.anchor for s in sequences]), drafts.tokens
-        )
-        emitted = fetch_accepted(verified.accepted)
+        anchors = self._upload([w.sequence.anchor for w in windows])
+        verified = verify_windows(self.parts, batch, anchors, drafts.tokens)
+        starts = [0, *accumulate(1 + count for count in drafts.counts)]
+        return self._emissions(windows, drafts.counts, starts, verified)
+
+    def _decode_in_bucket(self, buckets: BucketCache, windows: ListLike[Window]) -> list[Emission]:
+        """The same by replaying a captured step, whose windows have room for all drafts."""
+        bucket = buckets.find(windows)
+        bucket.load(windows)
+        verified = bucket.run()
+        starts = range(0, len(windows) * bucket.size.max_rows, bucket.size.max_rows)
+        return self._emissions(windows, [w.max_drafts for w in windows], starts, verified)
+
+    def _emissions(
+        self, windows: ListLike[Window], drafted: ListLike[int], starts: ListLike[int], verified: Verified
+    ) -> list[Emission]:
+        """Bring the accepted tokens to the host; row `starts[i]` is the first of window i."""
         emissions = []
-        start = 0
-        for sequence, tokens, drafted in zip(sequences, emitted, drafts.counts, strict=True):
+        emitted = fetch_accepted(verified.accepted)
+        for window, tokens, count, start in zip(windows, emitted, drafted, starts, strict=False):
             rows = verified.logits[start : start + len(tokens)]
-            emissions.append(Emission(sequence, tokens, drafted, self._logprobs(sequence, rows, tokens)))
-            start += 1 + drafted
+            logprobs = self._logprobs(window.sequence, rows, tokens)
+            emissions.append(Emission(window.sequence, tokens, count, logprobs))
         return emissions
 
     def _draft(self, windows: ListLike[Window]) -> Drafts:
@@ -128,18 +147,23 @@ class Runner:
             return Drafts(self._upload([[]] * len(windows)), [0] * len(windows))
         chosen = [windows[i].sequence for i in able]
         layout = self.batches.build_drafts(chosen, proposer.num_speculative_tokens)
+        limits = [windows[i].max_drafts for i in able]
+        uneven = min(limits) < proposer.num_speculative_tokens
         request = DraftRequest(
             anchors=self._upload([s.anchor for s in chosen]),
             lengths=layout.lengths,
             slots=layout.slots,
             block_tables=layout.block_tables,
-            limits=[windows[i].max_drafts for i in able],
+            limits=limits,
+            rows=self._upload([limit + 1 for limit in limits]) if uneven else None,
             histories=[[*s.prompt_ids, *s.output_ids] for s in chosen] if proposer.needs_history else None,
             choose=self._chooser(layout.slots, layout.lengths),
             max_context=layout.max_context,
         )
         drafts = proposer.propose(request)
-        return drafts if len(able) == len(windows) else _spread(drafts, able, len(windows))
+        return (
+            drafts if len(able) == len(windows) else _spread(drafts, self._upload(able), able, len(windows))
+        )
 
     def _chooser(self, slots: torch.Tensor, lengths: torch.Tensor) -> ChooseTokens:
         """How drafter logits become drafts for these sequences."""
@@ -184,10 +208,11 @@ def _pieces(chunk: PrefillChunk, cell: int | None) -> list[PrefillChunk]:
     return [replace(chunk, start=a, count=b - a) for a, b in pairwise(cuts)]
 
 
-def _spread(drafts: Drafts, able: list[int], size: int) -> Drafts:
-    """Drafts of some sequences as drafts of all `size`, the others having none."""
+def _spread(drafts: Drafts, where: torch.Tensor, able: list[int], size: int) -> Drafts:
+    """Drafts of the sequences `able` (`where` on the device) as drafts of all `size`, the others having
+    none."""
     tokens = drafts.tokens.new_zeros(size, drafts.tokens.shape[1])
-    tokens[torch.tensor(able, device=tokens.device)] = drafts.tokens
+    tokens.index_copy_(0, where, drafts.tokens)
     counts = [0] * size
     for index, count in zip(able, drafts.counts, strict=True):
         counts[index] = count

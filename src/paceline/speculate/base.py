@@ -45,6 +45,8 @@ class DraftRequest:
     """[S, B] block ids, padded with 0."""
     limits: Sequence[int]
     """Most drafts that each sequence can use this step (host), at most `num_speculative_tokens`."""
+    rows: torch.Tensor | None
+    """[S] rows of each window, anchor included (0: padding); None where all can use the same number."""
     histories: Sequence[Sequence[int]] | None
     """Prompt and output ids of each sequence, the anchor included (host); only if `needs_history`."""
     choose: ChooseTokens

@@ -37,9 +37,6 @@ class DFlashProposer(Proposer):
     def propose(self, request: DraftRequest) -> Drafts:
         """Draft a whole block for every sequence."""
         n = self.num_speculative_tokens
-        counts = None
-        if any(limit != n for limit in request.limits):
-            counts = request.lengths.new_tensor([limit + 1 for limit in request.limits])
         hidden = self.drafter.draft(
             anchors=request.anchors,
             starts=request.lengths,
@@ -48,7 +45,7 @@ class DFlashProposer(Proposer):
             kv=self.kv,
             target=self.target,
             max_context=request.max_context,
-            counts=counts,
+            counts=request.rows,
         )  # [S, n, H]
         logits = self.target.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:2], -1)
         return Drafts(request.choose(logits, 0, request.anchors[:, None][:, :0]), list(request.limits))

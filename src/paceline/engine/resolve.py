@@ -1,0 +1,96 @@
+"""From a configuration to decisions: which folders, which device, which sizes. Reads headers, loads no weight."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.cache.tensors import CacheShape
+from paceline.config.engine import EngineConfig
+from paceline.errors import CheckpointError, ConfigError
+from paceline.models.hub import resolve_model
+from paceline.models.registry import read_drafter_spec, read_mtp_spec, read_target_spec
+from paceline.models.spec import DrafterSpec, MTPSpec, TargetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A configuration with every default decided, from headers alone."""
+
+    config: EngineConfig
+    folder: Path
+    drafter_folder: Path | None
+    device: torch.device
+    deterministic: bool
+    spec: TargetSpec
+    drafter: DrafterSpec | None
+    mtp: MTPSpec | None
+    num_drafts: int
+    max_model_len: int
+    shape: CacheShape
+
+    @property
+    def positions(self) -> int:
+        """Positions that may be written: the model's length, the last window's drafts, the look-ahead."""
+        return self.max_model_len + self.num_drafts + 2
+
+
+def resolve(config: EngineConfig) -> Resolved:
+    """Read what the folders say and decide every default; loads no weight.
+
+    Raises the typed errors of `paceline.errors` for whatever does not fit together.
+    """
+    device = _device(config.model.device)
+    folder = resolve_model(config.model.model)
+    spec = read_target_spec(folder, config.model.dtype)
+    drafter, mtp, drafter_folder, num_drafts = None, None, None, 0
+    speculative = config.speculative
+    if speculative:
+        if speculative.method == "dflash":
+            assert speculative.model is not None
+            drafter_folder = resolve_model(speculative.model, "drafter")
+            drafter = read_drafter_spec(drafter_folder, spec, speculative.num_speculative_tokens)
+        elif speculative.method == "mtp":
+            mtp = read_mtp_spec(folder, spec)
+        num_drafts = speculative.draft_tokens(drafter.block_size if drafter else None)
+    longest = config.model.max_model_len or spec.max_position
+    if longest > spec.max_position:
+        raise ConfigError(
+            f"max_model_len = {longest} is more than this model's {spec.max_position} positions",
+            key="max_model_len",
+        )
+    shape = CacheShape.of(
+        spec, drafter, mtp,
+        block_size=config.cache.block_size,
+        num_drafts=num_drafts,
+        kv_dtype=None if config.cache.kv_dtype == "auto" else getattr(torch, config.cache.kv_dtype),
+    )  # fmt: skip
+    return Resolved(
+        config, folder, drafter_folder, device, config.is_deterministic(device.type),
+        spec, drafter, mtp, num_drafts, longest, shape,
+    )  # fmt: skip
+
+
+def _device(wanted: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise ConfigError("device = 'cuda', but no CUDA device is available: use --device cpu", key="device")
+    return torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and available) else "cpu")
+
+
+def read_generation_config(folder: Path) -> dict[str, Any]:
+    """The folder's generation_config.json; empty where there is none."""
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} must hold a JSON object")
+    return values
