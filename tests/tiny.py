@@ -6,19 +6,33 @@ Shapes follow the published checkpoints; sizes are small enough that a folder is
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
-VOCAB = 128
-EOS, IM_END = 0, 2
+from tests.tiny_drafter import TinyDrafter, make_drafter
+from tests.tiny_files import (
+    EOS,
+    IM_END,
+    VOCAB,
+    Weights,
+    mlp,
+    norms,
+    random_weight,
+    write_folder,
+    write_json,
+    write_tokenizer,
+)
+
+__all__ = [
+    "EOS", "IM_END", "MTP", "TARGETS", "VOCAB", "TinyDrafter", "TinyTarget", "Weights", "drafter_for",
+    "make_drafter", "make_target", "mtp_weights", "target_config", "target_weights", "write_folder",
+    "write_json", "write_tokenizer",
+]  # fmt: skip
+
 MTP = "mtp."
-Weights = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -78,34 +92,6 @@ TARGETS = {
 """Shapes by name. "odd" has full attention only."""
 
 
-@dataclass(frozen=True)
-class TinyDrafter:
-    """A DFlash drafter's sizes over the target "plain"."""
-
-    hidden_size: int = 64
-    intermediate_size: int = 80
-    vocab_size: int = VOCAB
-    num_attention_heads: int = 6
-    num_key_value_heads: int = 3
-    head_dim: int = 16
-    max_position_embeddings: int = 1024
-    block_size: int = 8
-    mask_token_id: int = VOCAB - 1
-    target_layer_ids: tuple[int, ...] | None = (0, 2, 3)
-    layer_types: tuple[str, ...] = ("full_attention", "full_attention")
-    sliding_window: int | None = None
-    rope_theta: float = 10_000.0
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further top-level fields, e.g. is_causal or rope_scaling."""
-    nested: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of dflash_config, e.g. causal."""
-
-
-def random_weight(*shape: int, std: float | None = None) -> torch.Tensor:
-    """Normal float32 values; by default scaled so that a product keeps the size of its input."""
-    return torch.randn(*shape) * (shape[-1] ** -0.5 if std is None else std)
-
-
 def target_weights(shape: TinyTarget, seed: int = 0) -> Weights:
     """All tensors of a target under `model.`, and its MTP head under `mtp.`, in float32."""
     torch.manual_seed(seed)
@@ -117,7 +103,7 @@ def target_weights(shape: TinyTarget, seed: int = 0) -> Weights:
         weights["lm_head.weight"] = random_weight(shape.vocab_size, shape.hidden_size)
     for i, kind in enumerate(shape.layer_types):
         layer = f"model.layers.{i}."
-        weights |= _norms(layer, shape.hidden_size) | _mlp(layer, shape.hidden_size, shape.intermediate_size)
+        weights |= norms(layer, shape.hidden_size) | mlp(layer, shape.hidden_size, shape.intermediate_size)
         weights |= _gated_attention(layer, shape) if kind == "full_attention" else _delta(layer, shape)
     return weights | mtp_weights(shape)
 
@@ -130,8 +116,8 @@ def mtp_weights(shape: TinyTarget) -> Weights:
         f"{MTP}pre_fc_norm_embedding.weight": random_weight(hidden, std=0.1),
         f"{MTP}pre_fc_norm_hidden.weight": random_weight(hidden, std=0.1),
         f"{MTP}norm.weight": random_weight(hidden, std=0.1),
-        **_norms(layer, hidden),
-        **_mlp(layer, hidden, shape.intermediate_size),
+        **norms(layer, hidden),
+        **mlp(layer, hidden, shape.intermediate_size),
         **_gated_attention(layer, shape),
     }
 
@@ -199,81 +185,6 @@ def make_target(
     return folder
 
 
-def drafter_weights(shape: TinyDrafter, target_layers: int = 4, seed: int = 1) -> Weights:
-    """The 3 + 11 * layers tensors of a DFlash drafter, in float32."""
-    torch.manual_seed(seed)
-    hidden, layers = shape.hidden_size, len(shape.layer_types)
-    taps = layers if shape.target_layer_ids is None else len(shape.target_layer_ids)
-    weights = {
-        "fc.weight": random_weight(hidden, taps * hidden),
-        "hidden_norm.weight": 1 + random_weight(hidden, std=0.1),
-        "norm.weight": 1 + random_weight(hidden, std=0.1),
-    }
-    queries, keys = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
-    for i in range(layers):
-        layer = f"layers.{i}."
-        weights |= {name: 1 + weight for name, weight in _norms(layer, hidden).items()}
-        weights |= _mlp(layer, hidden, shape.intermediate_size)
-        weights |= {
-            f"{layer}self_attn.q_proj.weight": random_weight(queries, hidden),
-            f"{layer}self_attn.k_proj.weight": random_weight(keys, hidden),
-            f"{layer}self_attn.v_proj.weight": random_weight(keys, hidden),
-            f"{layer}self_attn.o_proj.weight": random_weight(hidden, queries),
-            f"{layer}self_attn.q_norm.weight": 1 + random_weight(shape.head_dim, std=0.1),
-            f"{layer}self_attn.k_norm.weight": 1 + random_weight(shape.head_dim, std=0.1),
-        }
-    assert len(weights) == 3 + 11 * layers
-    return weights
-
-
-def drafter_config(
-    shape: TinyDrafter, *, in_dflash_config: bool = False, rope_nested: bool = False
-) -> dict[str, Any]:
-    """A config in the published format, in either of its two places for block_size and rope_theta."""
-    taps = {} if shape.target_layer_ids is None else {"target_layer_ids": list(shape.target_layer_ids)}
-    block = {"block_size": shape.block_size}
-    theta = {"rope_theta": shape.rope_theta}
-    names = ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads")
-    return {
-        "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",
-        **{name: getattr(shape, name) for name in names},
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": shape.max_position_embeddings,
-        "num_hidden_layers": len(shape.layer_types),
-        "layer_types": list(shape.layer_types),
-        "sliding_window": shape.sliding_window,
-        "rms_norm_eps": 1e-6,
-        "hidden_act": "silu",
-        "dtype": "float32",
-        **({} if in_dflash_config else block),
-        **({"rope_parameters": {"rope_type": "default", **theta}} if rope_nested else theta),
-        "dflash_config": {
-            "mask_token_id": shape.mask_token_id,
-            **taps,
-            **(block if in_dflash_config else {}),
-            **shape.nested,
-        },
-        **shape.extra,
-    }
-
-
-def make_drafter(
-    folder: Path,
-    shape: TinyDrafter | None = None,
-    *,
-    seed: int = 1,
-    dtype: torch.dtype = torch.float32,
-    in_dflash_config: bool = False,
-    rope_nested: bool = False,
-) -> Path:
-    """Write a random DFlash drafter. Returns `folder`."""
-    shape = shape or TinyDrafter()
-    config = drafter_config(shape, in_dflash_config=in_dflash_config, rope_nested=rope_nested)
-    write_folder(folder, config, drafter_weights(shape, seed=seed), dtype)
-    return folder
-
-
 def drafter_for(shape: TinyTarget | str = "plain", **changes: Any) -> TinyDrafter:
     """A drafter that fits the target `shape`."""
     shape = TARGETS[shape] if isinstance(shape, str) else shape
@@ -282,76 +193,8 @@ def drafter_for(shape: TinyTarget | str = "plain", **changes: Any) -> TinyDrafte
     return replace(fitting, **changes)
 
 
-def write_folder(
-    folder: Path,
-    config: Mapping[str, Any],
-    weights: Weights,
-    dtype: torch.dtype = torch.float32,
-    shards: int = 1,
-) -> None:
-    """Write config and weights, as one file or as `shards` files with an index."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", config)
-    stored = {name: weight.to(dtype).contiguous() for name, weight in weights.items()}
-    if shards == 1:
-        save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-        return
-    weight_map = {}
-    for i in range(shards):
-        file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
-        part = dict(list(stored.items())[i::shards])
-        save_file(part, folder / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(part, file)
-    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map})
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON, indented for whoever debugs a test."""
-    path.write_text(json.dumps(value, indent=1))
-
-
-def write_tokenizer(folder: Path, vocab_size: int = VOCAB) -> None:
-    """A byte-level tokenizer with a chat template: three special tokens, the printable ASCII bytes, some
-    merges.
-
-    It names fewer ids than `vocab_size`, as the published ones do; the rest of the table has no text.
-    """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    characters = ["Ġ", "Ċ", *(chr(c) for c in range(33, 127))]
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("i", "n"), ("a", "n")]
-    names = special + characters + ["".join(pair) for pair in merges]
-    assert len(names) < vocab_size, f"a tiny tokenizer has {len(names)} ids"
-    bpe = models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges)
-    tokenizer = Tokenizer(bpe)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=special[2], pad_token=special[0])
-    fast.add_special_tokens({"additional_special_tokens": special})
-    fast.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    fast.save_pretrained(folder)
-
-
 def _nested(name: str) -> str:
     return name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name
-
-
-def _norms(layer: str, hidden: int) -> Weights:
-    names = ("input_layernorm", "post_attention_layernorm")
-    return {f"{layer}{name}.weight": random_weight(hidden, std=0.1) for name in names}
-
-
-def _mlp(layer: str, hidden: int, intermediate: int) -> Weights:
-    return {
-        f"{layer}mlp.gate_proj.weight": random_weight(intermediate, hidden),
-        f"{layer}mlp.up_proj.weight": random_weight(intermediate, hidden),
-        f"{layer}mlp.down_proj.weight": random_weight(hidden, intermediate),
-    }
 
 
 def _gated_attention(layer: str, shape: TinyTarget) -> Weights:

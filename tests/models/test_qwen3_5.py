@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from functools import cache
 from pathlib import Path
 
@@ -151,6 +152,19 @@ def test_a_sequence_does_not_see_its_neighbours(folders: dict[str, Path]) -> Non
         for step in steps:
             expected = alone.window([window], [len(window)]).hidden
             assert torch.equal(step[bounds[i] : bounds[i + 1]], expected)
+
+
+def test_yarn(tmp_path: Path) -> None:
+    """A context extended by YaRN, as model cards advise for long inputs."""
+    folder = tiny.make_target(tmp_path, "plain", tokenizer=False)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] |= {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e4,
+    }  # fmt: skip
+    tiny.write_json(folder / "config.json", config)
+    ids, logits, _, _ = oracle(folder)
+    model = load_target(folder)
+    assert_close(model.logits(Runner(model).prefill(ids).hidden), logits)
 
 
 def test_bfloat16_agrees_with_transformers_up_to_rounding(tmp_path: Path) -> None:
