@@ -41,8 +41,8 @@ def oracle(folder: Path) -> tuple[list[int], torch.Tensor, tuple[torch.Tensor, .
 
 
 @cache
-def target(folder: Path, deterministic: bool = False) -> TargetModel:
-    return load_target(folder, deterministic=deterministic)
+def target(folder: Path, deterministic: bool = False, dtype: str = "auto") -> TargetModel:
+    return load_target(folder, dtype, deterministic=deterministic)
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
@@ -113,11 +113,12 @@ def test_no_taps_no_features(folders: dict[str, Path]) -> None:
     assert Runner(target(folders["plain"])).prefill([1, 2, 3]).features is None
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["plain", "three"])
-def test_rejected_windows_leave_no_trace(folders: dict[str, Path], name: str) -> None:
+def test_rejected_windows_leave_no_trace(folders: dict[str, Path], name: str, dtype: str) -> None:
     """Decode after rollbacks equals, bit for bit, decode that never drafted."""
     ids, _, _, _ = oracle(folders[name])
-    model = target(folders[name], deterministic=True)
+    model = target(folders[name], deterministic=True, dtype=dtype)
     plain, drafting = Runner(model), Runner(model)
     plain.prefill(ids[:64]), drafting.prefill(ids[:64])
     expected = torch.cat([plain.window([[token]], [1]).hidden for token in ids[64:84]])
@@ -135,10 +136,11 @@ def test_rejected_windows_leave_no_trace(folders: dict[str, Path], name: str) ->
         assert torch.equal(a.conv_rows[1, :3], b.conv_rows[1, :3])
 
 
-def test_a_sequence_does_not_see_its_neighbours(folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sequence_does_not_see_its_neighbours(folders: dict[str, Path], dtype: str) -> None:
     """Windows of several lengths side by side give the bits that each gives alone."""
     ids, _, _, _ = oracle(folders["three"])
-    model = target(folders["three"], deterministic=True)
+    model = target(folders["three"], deterministic=True, dtype=dtype)
     prompts, sizes = [ids[:30], ids[40:107], ids[3:20]], [1, 8, 4]
     together = Runner(model, sequences=3)
     for i, prompt in enumerate(prompts):

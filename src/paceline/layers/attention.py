@@ -55,9 +55,10 @@ class PagedHeads:
         kv: tuple[torch.Tensor, torch.Tensor],
     ) -> None:
         """Norm and rotate keys [R, kv_size] (any row stride), then store them with values [R, kv_size]."""
-        split = (self.shape.kv_heads, self.shape.head_dim)
-        keys = self._normed(k.unflatten(1, split), self._k_norm, positions)
-        store_kv(keys, v.unflatten(1, split), kv[0], kv[1], slot_mapping)
+        # Views by sizes, here and below: torch's unflatten and split cost more than some of the operators.
+        split = (k.shape[0], self.shape.kv_heads, self.shape.head_dim)
+        keys = self._normed(k.view(split), self._k_norm, positions)
+        store_kv(keys, v.view(split), kv[0], kv[1], slot_mapping)
 
     def attend(
         self, q: torch.Tensor, rows: AttentionRows, kv: tuple[torch.Tensor, torch.Tensor]
@@ -90,13 +91,14 @@ class GatedAttention:
 
     def __init__(self, heads: PagedHeads, qkv: Linear, out: Linear) -> None:
         self._heads, self._qkv, self._out = heads, qkv, out
+        self._sizes = [2 * heads.shape.query_size, heads.shape.kv_size, heads.shape.kv_size]
 
     def __call__(
         self, x: torch.Tensor, rows: AttentionRows, kv: tuple[torch.Tensor, torch.Tensor]
     ) -> torch.Tensor:
         """[R, hidden] -> [R, hidden]; stores the rows' keys and values first, so a row sees itself."""
         shape = self._heads.shape
-        queries, k, v = self._qkv(x).split([2 * shape.query_size, shape.kv_size, shape.kv_size], dim=1)
-        q, gate = queries.unflatten(1, (shape.heads, 2 * shape.head_dim)).chunk(2, dim=-1)
+        queries, k, v = self._qkv(x).split_with_sizes(self._sizes, dim=1)
+        q, gate = queries.view(x.shape[0], shape.heads, 2 * shape.head_dim).chunk(2, dim=-1)
         self._heads.store(k, v, rows.positions, rows.slot_mapping, kv)
         return self._out(sigmoid_gate(self._heads.attend(q, rows, kv), gate))

@@ -29,7 +29,7 @@ class GatedDeltaNet:
     def __call__(self, x: torch.Tensor, batch: FlatBatch, state: DeltaState) -> torch.Tensor:
         """[R, hidden] -> [R, hidden]; advances `state` (prefill) or keeps the window's rows in it
         (window)."""
-        qkv, z, b, a = self._projection(x).split(self._split, dim=1)
+        qkv, z, b, a = self._projection(x).split_with_sizes(self._split, dim=1)
         if batch.kind == "window":
             mixed = window(
                 qkv, z, b, a, self._weights, state,

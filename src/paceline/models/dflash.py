@@ -177,9 +177,10 @@ def _block(
 
 def _attend(layer: _Layer, normed: torch.Tensor, rows: PagedRows, kv: KVPair) -> torch.Tensor:
     shape = layer.heads.shape
-    q, k, v = layer.qkv(normed).split([shape.query_size, shape.kv_size, shape.kv_size], dim=1)
+    sizes = [shape.query_size, shape.kv_size, shape.kv_size]
+    q, k, v = layer.qkv(normed).split_with_sizes(sizes, dim=1)
     layer.heads.store(k, v, rows.positions, rows.slot_mapping, kv)
-    return layer.out(layer.heads.attend(q.unflatten(1, (shape.heads, shape.head_dim)), rows, kv))
+    return layer.out(layer.heads.attend(q.view(q.shape[0], shape.heads, shape.head_dim), rows, kv))
 
 
 def load(
