@@ -10,8 +10,9 @@ COMMON = ["--debug", "--json"]
 SURFACE = {
     "demo": [*COMMON, "--max-tokens", "--prompt", "--temperature"],
     "generate": [
-        "MODEL", *COMMON, *ENGINE, "--chat", "--no-chat", "--max-num-seqs", "--max-tokens", "--min-p", "--prompt",
-        "--prompts", "--sampling", "--seed", "--speculative-config", "--temperature", "--top-k", "--top-p",
+        "MODEL", *COMMON, *ENGINE, "--chat", "--no-chat", "--max-num-seqs", "--max-tokens", "--min-p",
+        "--prompt", "--prompts", "--sampling", "--seed", "--speculative-config", "--temperature",
+        "--top-k", "--top-p",
     ],
     "verify": [
         "MODEL", *COMMON, *ENGINE, "--batch", "--max-tokens", "--prompts", "--seeds", "--speculative-config",
