@@ -1,1 +1,1 @@
-"""Measuring: benchmark models, peers, timed runs and reports. A number is never alone: rows carry what they ran on."""
+"""Measuring: benchmark models, peers, timed runs, reports. A number never stands without what it ran on."""

@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from dataclasses import dataclass
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class HybridShape:
-    """A dense qwen3_5 text model in numbers; every fourth layer is full attention, the others gated delta nets."""
+    """A dense qwen3_5 text model in numbers; every fourth layer is full attention, the others delta nets."""
 
     name: str
     hidden: int
@@ -176,16 +177,21 @@ def config_json(shape: HybridShape) -> dict[str, Any]:
 
 
 def _write_tokenizer(folder: Path, vocab: int) -> None:
-    """One made-up word an id: enough to turn any output into text."""
+    """A byte-level tokenizer of exactly `vocab` ids: the 256 bytes, then as many pairs as it takes."""
     from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
+    from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
 
-    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(vocab)}, unk_token="w0"))
-    tokenizer.pre_tokenizer = Whitespace()
+    letters = sorted(ByteLevel.alphabet())
+    merges = list(islice(product(letters, letters), vocab - len(letters)))
+    ids = {word: i for i, word in enumerate([*letters, *(a + b for a, b in merges)])}
+    tokenizer = Tokenizer(BPE(ids, merges))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0", "eos_token": f"w{_EOS}"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    settings = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    (folder / "tokenizer_config.json").write_text(settings, encoding="utf-8")
 
 
 def write_model(shape: HybridShape, folder: Path, seed: int = 0) -> Path:
@@ -214,6 +220,7 @@ def write_model(shape: HybridShape, folder: Path, seed: int = 0) -> Path:
 
 
 def cached_model(shape: HybridShape, seed: int = 0) -> Path:
-    """The model in the user's cache, written at first use. A stable path lets a peer reuse what it compiled for it."""
+    """The model in the user's cache, written at first use; at a stable path, so that a peer may reuse what it
+    compiled for it."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline" / "bench"
     return write_model(shape, root / f"{shape.name}-seed{seed}", seed)
