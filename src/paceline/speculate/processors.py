@@ -91,19 +91,31 @@ class Candidates(NamedTuple):
 
 
 def likeliest(scores: Tensor, count: int) -> Candidates:
-    """The `count` best ids of every row in a total order: by score, then by lowest id."""
+    """The `count` best ids of every row, by score, then by lowest id; masked ids come last, in any order."""
+    wide = 4 * count
+    if scores.device.type == "cpu" and 0 < wide < scores.shape[-1]:
+        best, ids = scores.topk(wide, dim=-1, sorted=True)
+        # `topk` is far faster on floats than on keys, but picks any of those that tie with its last one.
+        settled = (best[:, count - 1] > best[:, -1]) | (best[:, -1] == -torch.inf)
+        if bool(settled.all()):
+            return _in_order(best, ids, count)
+    return _in_order(scores, torch.arange(scores.shape[-1], device=scores.device), count)
+
+
+def _in_order(scores: Tensor, ids: Tensor, count: int) -> Candidates:
+    """The `count` best of `scores` [R, K], which belong to `ids` [R, K] or [K]."""
     # One integer carries both: the score's bits, made monotonic, above the id's complement.
     # Adding 0.0 turns -0.0 into 0.0, which equals it but has other bits.
     bits = (scores + 0.0).view(torch.int32)
     bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    low = _LOW_32 - torch.arange(scores.shape[-1], device=scores.device)
-    keys = (bits.long() << 32) + low
+    keys = (bits.long() << 32) + (_LOW_32 - ids)
     if count < scores.shape[-1]:
         keys = keys.topk(count, dim=-1, sorted=True).values
     else:
         keys = keys.sort(dim=-1, descending=True).values
-    ids = _LOW_32 - (keys & _LOW_32)
-    return Candidates(ids, scores.gather(1, ids))
+    bits = (keys >> 32).int()
+    bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return Candidates(_LOW_32 - (keys & _LOW_32), bits.view(torch.float32))
 
 
 def keep_likeliest(scores: Tensor, top_k: Tensor, top_p: Tensor, count: int) -> Tensor:
