@@ -1,4 +1,4 @@
-"""On a CUDA device: laying out a step waits for nothing, can be captured, and equals the layout on the host."""
+"""On a CUDA device: laying out a step waits for nothing, can be captured, and equals the layout on a host."""
 
 from __future__ import annotations
 
