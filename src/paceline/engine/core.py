@@ -19,6 +19,7 @@ from paceline.engine.results import (
     Timing,
     Usage,
 )
+from paceline.errors import PacelineError
 
 if TYPE_CHECKING:
     from paceline.engine.output import Delta, OutputProcessor
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from paceline.engine.sampler_rows import SamplerRows
     from paceline.engine.scheduler import Scheduler
     from paceline.engine.sequence import Sequence
-    from paceline.errors import PacelineError
 
 
 @dataclass(slots=True)
@@ -79,22 +79,18 @@ class Engine:
     def add(self, request: Request) -> None:
         """Queue a request; raises `RequestError` or `CapacityError` if it can never run."""
         assert request.id not in self._open, f"request {request.id!r} is already running"
-        opened = _Open(request)
-        for sequence in request.sequences():
-            choice = _Choice(
-                request,
-                sequence,
-                self._make_output(request),
-                SpeculationStats(self._method, self._num_drafts),
-            )
-            opened.choices.append(choice)
-        for index, choice in enumerate(opened.choices):
-            try:
-                self.scheduler.add(choice.sequence)
-            except Exception:
-                for earlier in opened.choices[:index]:
-                    self.scheduler.finish(earlier.sequence)
-                raise
+        opened, queued = _Open(request), []
+        try:
+            for sequence in request.sequences():
+                self._rows.check(sequence)
+                self.scheduler.add(sequence)
+                queued.append(sequence)
+                stats = SpeculationStats(self._method, self._num_drafts)
+                opened.choices.append(_Choice(request, sequence, self._make_output(request), stats))
+        except PacelineError:
+            for sequence in queued:
+                self.scheduler.finish(sequence)
+            raise
         self._open[request.id] = opened
         self._choices.update({choice.sequence: choice for choice in opened.choices})
 
@@ -109,8 +105,8 @@ class Engine:
     def step(self) -> list[StreamEvent]:
         """Plan and run one step; returns news of every sequence that got tokens, ended or failed."""
         plan = self.scheduler.schedule()
-        self._admit(plan)
         events = [event for failure in plan.failed for event in self._fail(failure.sequence, failure.error)]
+        self._admit(plan)
         # A failed request takes its other choices with it, which the plan still holds.
         chunks = [chunk for chunk in plan.prefill if chunk.sequence in self._choices]
         windows = [window for window in plan.windows if window.sequence in self._choices]
@@ -127,6 +123,8 @@ class Engine:
 
     def _admit(self, plan: StepPlan) -> None:
         for sequence in plan.admitted:
+            if sequence not in self._choices:
+                continue
             self._choices[sequence].admitted = time.perf_counter()
             self._rows.open(sequence)
 

@@ -38,7 +38,8 @@ def layout_windows(
     live = offset < rows[:, None]  # [S, max_rows]
     positions = torch.where(live, lengths[:, None] + offset, 0).flatten()
     live = live.flatten()
-    row_seq = sequences[:, None].expand(-1, max_rows).flatten()
+    # Not an expanded view: of one sequence it would keep a stride of 0, and operators read plain memory.
+    row_seq = sequences.repeat_interleave(max_rows)
     stored = cache_rows(positions, row_seq, block_tables, block_size)
     return FlatBatch(
         kind="window",

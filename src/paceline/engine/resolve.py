@@ -1,4 +1,4 @@
-"""From a configuration to decisions: which folders, which device, which sizes. Reads headers, loads no weight."""
+"""From a configuration to decisions: folders, device, sizes. Reads headers alone, loads no weight."""
 
 from __future__ import annotations
 

@@ -18,8 +18,19 @@ class SamplerRows:
         self._sampler, self._describe = sampler, describe
         self._slots: dict[Sequence, int] = {}
 
+    def check(self, sequence: Sequence) -> None:
+        """Raise `RequestError` for parameters that this model cannot sample with."""
+        self._describe(sequence).check(self._sampler.vocab)
+
     def open(self, sequence: Sequence) -> None:
-        """Write the row of a sequence that has just got its slot."""
+        """Write the row of a sequence that has just got its slot.
+
+        Whoever had the row before has lost the slot since: within one plan a sequence may fail, and another
+        take its slot, before anyone could close the row.
+        """
+        for other in [s for s, slot in self._slots.items() if slot == sequence.slot]:
+            assert other.slot != sequence.slot, "two running sequences share a slot"
+            self.close(other)
         self._sampler.add(sequence.slot, self._describe(sequence), sequence.output_ids)
         self._slots[sequence] = sequence.slot
 
