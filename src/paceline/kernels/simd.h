@@ -177,21 +177,63 @@ static inline F16 f16_pow2(F16 n) {
 #undef PACELINE_LANES
 #endif
 
-// Sum and maximum of the lanes in one fixed order: halves of 8, 4, 2, 1 (the same tree on every machine).
+// Sum of the lanes in one fixed order (halves of 8, 4, 2, 1: the same tree on every machine), and their maximum.
+#if defined(PACELINE_AVX512) || defined(PACELINE_AVX2)
+static inline float f16_sum8(__m256 a) {
+  __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+static inline float f16_max8(__m256 a) {
+  __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+#endif
+#if defined(PACELINE_AVX512)
 static inline float f16_sum(F16 a) {
-  float t[16];
-  f16_store(t, a);
-  for (int h = 8; h > 0; h >>= 1)
-    for (int i = 0; i < h; i++) t[i] += t[i + h];
-  return t[0];
+  return f16_sum8(_mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
 }
 static inline float f16_hmax(F16 a) {
-  float t[16], m;
-  f16_store(t, a);
-  m = t[0];
-  for (int i = 1; i < 16; i++) m = t[i] > m ? t[i] : m;
-  return m;
+  return f16_max8(_mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
 }
+#elif defined(PACELINE_AVX2)
+static inline float f16_sum(F16 a) { return f16_sum8(_mm256_add_ps(a.a, a.b)); }
+static inline float f16_hmax(F16 a) { return f16_max8(_mm256_max_ps(a.a, a.b)); }
+#else
+static inline float f16_sum(F16 a) {
+  for (int h = 8; h > 0; h >>= 1)
+    for (int i = 0; i < h; i++) a.v[i] += a.v[i + h];
+  return a.v[0];
+}
+static inline float f16_hmax(F16 a) {
+  for (int i = 1; i < 16; i++) a.v[0] = a.v[i] > a.v[0] ? a.v[i] : a.v[0];
+  return a.v[0];
+}
+#endif
+
+static inline float f16_first(F16 a) {
+  float t[16];
+  f16_store(t, a);
+  return t[0];
+}
+
+// Lanes lo..hi of a (any of both may lie outside 0..15), `other` elsewhere.
+#if defined(PACELINE_AVX512)
+static inline F16 f16_keep(F16 a, int lo, int hi, float other) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __mmask16 in = _mm512_cmp_epi32_mask(lane, _mm512_set1_epi32(lo), _MM_CMPINT_NLT) &
+                       _mm512_cmp_epi32_mask(lane, _mm512_set1_epi32(hi), _MM_CMPINT_LE);
+  return {_mm512_mask_mov_ps(_mm512_set1_ps(other), in, a.v)};
+}
+#else
+static inline F16 f16_keep(F16 a, int lo, int hi, float other) {
+  float t[16];
+  f16_store(t, a);
+  for (int i = 0; i < 16; i++) t[i] = i < lo || i > hi ? other : t[i];
+  return f16_load(t);
+}
+#endif
 
 template <typename T> static inline F16 f16_rounded(F16 a);
 template <> inline F16 f16_rounded<float>(F16 a) { return a; }

@@ -21,7 +21,7 @@ def native() -> CpuAttention | None:
 def norm_rope(
     x: Tensor, weight: Tensor, eps: float, zero_centred: bool, cos: Tensor, sin: Tensor, positions: Tensor
 ) -> Tensor:
-    """RMS norm of every head of x [R, H, D] and rotary embedding of its first dims; ``reference.norm_rope``."""
+    """RMS norm of every head of x [R, H, D] and rotary embedding of its first dims; see ``reference``."""
     if x.is_cpu and (cpu := native()) is not None:
         return cpu.norm_rope(x, weight, eps, zero_centred, cos, sin, positions)
     return reference.norm_rope(x, weight, eps, zero_centred, cos, sin, positions)

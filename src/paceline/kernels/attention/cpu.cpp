@@ -44,7 +44,7 @@ template <typename T> inline F16 score_step(const float* key, float query, F16 s
 }
 
 // `n` numbers of one key or query as columns, from `dims` values; the rest of `n` is zero.
-template <typename T> inline void to_columns(const T* from, int64_t dims, float* to, int64_t n) {
+template <typename T> inline const float* to_columns(const T* from, int64_t dims, float* to, int64_t n) {
   if constexpr (Column<T>::dims == 2) {
     std::memcpy(to, from, size_t(dims) * sizeof(T));
     std::memset((char*)to + dims * sizeof(T), 0, size_t(n * 4 - dims * int64_t(sizeof(T))));
@@ -52,12 +52,14 @@ template <typename T> inline void to_columns(const T* from, int64_t dims, float*
     for (int64_t i = 0; i < dims; i++) to[i] = to_f32(from[i]);
     for (int64_t i = dims; i < n; i++) to[i] = 0.f;
   }
+  return to;
 }
 
 #if defined(PACELINE_AVX512)
-inline void transpose16(const float* from, int64_t ld, float* to, int64_t ldt) {  // 16 x 16
+// Numbers column..column + 15 of 16 rows, transposed.
+inline void transpose16(const float* const* from, int64_t column, float* to, int64_t ldt) {
   __m512 a[16], b[16];
-  for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(from + i * ld);
+  for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(from[i] + column);
   for (int i = 0; i < 8; i++) {
     b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
     b[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
@@ -81,9 +83,9 @@ inline void transpose16(const float* from, int64_t ld, float* to, int64_t ldt) {
   }
 }
 #else
-inline void transpose16(const float* from, int64_t ld, float* to, int64_t ldt) {
+inline void transpose16(const float* const* from, int64_t column, float* to, int64_t ldt) {
   for (int i = 0; i < 16; i++)
-    for (int j = 0; j < 16; j++) to[j * ldt + i] = from[i * ld + j];
+    for (int j = 0; j < 16; j++) to[j * ldt + i] = from[i][column + j];
 }
 #endif
 
@@ -103,13 +105,14 @@ template <typename T> struct Attention {
 
   // Scratch of one thread; sized for the largest group.
   struct Scratch {
-    std::vector<float> strip, keys, query, sums, top, total;
+    std::vector<float> strip, zeros, keys, query, sums, top, total;
     std::vector<T> tail;
     const T* values[KEYS];
   };
 
   void prepare(Scratch& s, int64_t queries) const {
     s.strip.resize(size_t(16 * padded_columns()));
+    s.zeros.assign(size_t(padded_columns()), 0.f);
     s.keys.resize(size_t(padded_columns() * KEYS));
     s.query.resize(size_t(queries * columns()));
     s.sums.assign(size_t(queries * padded_dim()), 0.f);
@@ -121,31 +124,36 @@ template <typename T> struct Attention {
   // Lay out keys `from`..`to` (positions of one block of 64 at `base`) of kv head `kv`; keys outside read as zero.
   void load_block(Scratch& s, int64_t seq, int64_t kv, int64_t base, int64_t from, int64_t to) const {
     const int64_t n = padded_columns();
+    const bool direct = dim * int64_t(sizeof(T)) == n * 4;  // the cache's own rows are columns already
+    const int64_t* table = tables + seq * table_width;
+    int64_t page = base / block_size, offset = base % block_size;
     for (int64_t j0 = 0; j0 < KEYS; j0 += 16) {
+      const float* strips[16];
       for (int64_t j = j0; j < j0 + 16; j++) {
-        const int64_t at = base + j;
-        float* strip = s.strip.data() + (j - j0) * n;
-        if (at < from || at > to) {
-          std::fill(strip, strip + n, 0.f);
-          continue;
+        strips[j - j0] = s.zeros.data();
+        if (base + j >= from && base + j <= to) {
+          const int64_t at = ((table[page] * block_size + offset) * kv_heads + kv) * dim;
+          if (direct) strips[j - j0] = (const float*)(k_cache + at);
+          else strips[j - j0] = to_columns(k_cache + at, dim, s.strip.data() + (j - j0) * n, n);
+          s.values[j] = dim % 16 ? padded_value(s, v_cache + at, j) : v_cache + at;
         }
-        const int64_t slot = tables[seq * table_width + at / block_size] * block_size + at % block_size;
-        const int64_t offset = (slot * kv_heads + kv) * dim;
-        to_columns(k_cache + offset, dim, strip, n);
-        s.values[j] = v_cache + offset;
-        if (dim % 16) {  // the loop over values reads whole registers
-          T* copy = s.tail.data() + j * padded_dim();
-          std::fill(std::copy(v_cache + offset, v_cache + offset + dim, copy), copy + padded_dim(), T(0));
-          s.values[j] = copy;
-        }
+        if (++offset == block_size) offset = 0, page++;
       }
-      for (int64_t c = 0; c < n; c += 16) transpose16(s.strip.data() + c, n, s.keys.data() + c * KEYS + j0, KEYS);
+      for (int64_t c = 0; c < n; c += 16) transpose16(strips, c, s.keys.data() + c * KEYS + j0, KEYS);
     }
   }
 
-  template <int H> void scores(const Scratch& s, int64_t query, float (*p)[KEYS]) const {
+  const T* padded_value(Scratch& s, const T* v, int64_t j) const {  // the loop over values reads whole registers
+    T* copy = s.tail.data() + j * padded_dim();
+    std::fill(std::copy(v, v + dim, copy), copy + padded_dim(), T(0));
+    return copy;
+  }
+
+  template <int H> void scores(const Scratch& s, int64_t query, F16 (&p)[H][4]) const {
     F16 sum[H][4];
+#pragma GCC unroll 4
     for (int h = 0; h < H; h++)
+#pragma GCC unroll 4
       for (int i = 0; i < 4; i++) sum[h][i] = f16_zero();
     const float *key = s.keys.data(), *x = s.query.data() + query * columns();
     const int64_t n = columns();
@@ -154,35 +162,40 @@ template <typename T> struct Attention {
       for (int h = 0; h < H; h++)
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) sum[h][i] = score_step<T>(key + 16 * i, x[h * n + c], sum[h][i]);
+#pragma GCC unroll 4
     for (int h = 0; h < H; h++)
-      for (int i = 0; i < 4; i++) f16_store(p[h] + 16 * i, sum[h][i] * f16_set(scale));
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) p[h][i] = sum[h][i] * f16_set(scale);
   }
 
-  // Scores -> weights of keys lo..hi of the block, in place; returns what older sums are to be multiplied by.
-  static float softmax_step(float* p, int lo, int hi, float& top, float& total) {
-    std::fill(p, p + lo, NONE);
-    std::fill(p + hi + 1, p + KEYS, NONE);
-    F16 v[4];
-    for (int i = 0; i < 4; i++) v[i] = f16_load(p + 16 * i);
+  // Scores -> weights of keys lo..hi of the block (0 elsewhere); returns what older sums are to be multiplied by.
+  static F16 softmax_step(F16 (&v)[4], int lo, int hi, float& top, float& total) {
+    const bool whole = lo == 0 && hi == KEYS - 1;
+    if (!whole)
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) v[i] = f16_keep(v[i], lo - 16 * i, hi - 16 * i, NONE);
     const float best = f16_hmax(f16_max(f16_max(v[0], v[1]), f16_max(v[2], v[3])));
     const float now = best > top ? best : top;
-    for (int i = 0; i < 4; i++) f16_store(p + 16 * i, f16_exp(v[i] - f16_set(now)));
-    std::fill(p, p + lo, 0.f);
-    std::fill(p + hi + 1, p + KEYS, 0.f);
-    for (int i = 0; i < 4; i++) v[i] = f16_load(p + 16 * i);
-    float t[16];
-    f16_store(t, f16_exp(f16_set(top - now)));
-    total = total * t[0] + f16_sum((v[0] + v[1]) + (v[2] + v[3]));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) v[i] = f16_exp(v[i] - f16_set(now));
+    if (!whole)
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) v[i] = f16_keep(v[i], lo - 16 * i, hi - 16 * i, 0.f);
+    const F16 factor = f16_exp(f16_set(top - now));
+    total = f16_first(f16_fma(f16_set(total), factor, f16_set(f16_sum((v[0] + v[1]) + (v[2] + v[3])))));
     top = now;
-    return t[0];
+    return factor;
   }
 
   template <int H, int C>  // C registers of the head dimension
-  void values(const Scratch& s, int64_t d, float* sums, const float (*p)[KEYS], const float* factor, int lo, int hi) const {
+  void values(const Scratch& s, int64_t d, float* sums, const float (*p)[KEYS], const F16 (&factor)[H], int lo,
+              int hi) const {
     F16 acc[H][C];
     const int64_t ld = padded_dim();
+#pragma GCC unroll 4
     for (int h = 0; h < H; h++)
-      for (int c = 0; c < C; c++) acc[h][c] = f16_load(sums + h * ld + d + 16 * c) * f16_set(factor[h]);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; c++) acc[h][c] = f16_load(sums + h * ld + d + 16 * c) * factor[h];
     for (int j = lo; j <= hi; j++) {
       const T* v = s.values[j] + d;
 #pragma GCC unroll 4
@@ -192,16 +205,23 @@ template <typename T> struct Attention {
         for (int h = 0; h < H; h++) acc[h][c] = f16_fma(x, f16_set(p[h][j]), acc[h][c]);
       }
     }
+#pragma GCC unroll 4
     for (int h = 0; h < H; h++)
+#pragma GCC unroll 4
       for (int c = 0; c < C; c++) f16_store(sums + h * ld + d + 16 * c, acc[h][c]);
   }
 
   // H query heads of one row against the block in scratch.
   template <int H> void heads_step(Scratch& s, int64_t query, int lo, int hi) const {
-    float p[H][KEYS], factor[H];
-    scores<H>(s, query, p);
-    for (int h = 0; h < H; h++)
-      factor[h] = softmax_step(p[h], lo, hi, s.top[size_t(query + h)], s.total[size_t(query + h)]);
+    F16 v[H][4], factor[H];
+    float p[H][KEYS];
+    scores<H>(s, query, v);
+#pragma GCC unroll 4
+    for (int h = 0; h < H; h++) {
+      factor[h] = softmax_step(v[h], lo, hi, s.top[size_t(query + h)], s.total[size_t(query + h)]);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) f16_store(p[h] + 16 * i, v[h][i]);
+    }
     float* sums = s.sums.data() + query * padded_dim();
     int64_t d = 0;
     for (; d + 64 <= padded_dim(); d += 64) values<H, 4>(s, d, sums, p, factor, lo, hi);
@@ -267,10 +287,12 @@ template <typename T> struct Attention {
     const int64_t parts = std::min(per_kv, whole >= threads ? 1 : (threads + whole - 1) / std::max(whole, int64_t(1)));
     const std::vector<Group>& shared = groups;  // thread_local: name this thread's one for the others
     auto one = [&](int64_t i) {
-      static thread_local Scratch scratch;
+      static thread_local Scratch mine;
+      Scratch* scratch = &mine;
+      asm("" : "+r"(scratch));  // else GCC looks the thread's address up again in the innermost loops
       const int64_t part = i % parts, kv = i / parts % kv_heads;
       const int64_t h0 = per_kv * part / parts, h1 = per_kv * (part + 1) / parts;
-      item(scratch, shared[size_t(i / parts / kv_heads)], kv, kv * per_kv + h0, h1 - h0);
+      item(*scratch, shared[size_t(i / parts / kv_heads)], kv, kv * per_kv + h0, h1 - h0);
     };
     const int64_t items = whole * parts;
     if (threads == 1) {

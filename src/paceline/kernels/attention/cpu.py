@@ -38,9 +38,10 @@ class CpuAttention:
         assert stride == 1 and weight.dtype is dtype and cos.dtype is dtype, (x.stride(), dtype, cos.dtype)
         assert cos.is_contiguous() and sin.is_contiguous() and positions.is_contiguous()
         out = torch.empty(rows, heads, dim, dtype=dtype)
-        self._norm_rope(dtype is BF16, x.data_ptr(), row_stride, head_stride, rows, heads, dim, weight.data_ptr(),
-                        eps, zero_centred, cos.data_ptr(), sin.data_ptr(), cos.shape[1], positions.data_ptr(),
-                        out.data_ptr())
+        tables = cos.data_ptr(), sin.data_ptr(), cos.shape[1], positions.data_ptr()
+        norm = weight.data_ptr(), eps, zero_centred
+        source = x.data_ptr(), row_stride, head_stride, rows, heads, dim
+        self._norm_rope(dtype is BF16, *source, *norm, *tables, out.data_ptr())
         return out
 
     def store_kv(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
@@ -52,8 +53,9 @@ class CpuAttention:
             v = v.contiguous()
         size = k.element_size()
         assert k.dtype is k_cache.dtype and k_cache.is_contiguous() and v_cache.is_contiguous(), k_cache.dtype
-        self._store_kv(k.data_ptr(), k.stride(0) * size, v.data_ptr(), v.stride(0) * size, k_cache.data_ptr(),
-                       v_cache.data_ptr(), slot_mapping.data_ptr(), rows, heads * dim * size)
+        source = k.data_ptr(), k.stride(0) * size, v.data_ptr(), v.stride(0) * size
+        target = k_cache.data_ptr(), v_cache.data_ptr(), slot_mapping.data_ptr()
+        self._store_kv(*source, *target, rows, heads * dim * size)
 
     def paged_attention(
         self,
@@ -67,16 +69,17 @@ class CpuAttention:
         scale: float,
         max_context: int,
     ) -> Tensor:
-        """q [R, Hq, D] contiguous -> [R, Hq, D]; ``max_context`` is not needed: every row reads its own keys."""
+        """q [R, Hq, D] contiguous -> [R, Hq, D]; ``max_context`` is not needed: a row reads its own keys."""
         rows, heads, dim = q.shape
         _, block_size, kv_heads, _ = k_cache.shape
         dtype = q.dtype
         assert q.is_contiguous() and block_tables.is_contiguous() and heads % kv_heads == 0, (q.shape, kv_heads)
         assert k_cache.is_contiguous() and v_cache.is_contiguous() and k_cache.dtype is dtype, k_cache.dtype
         out = torch.empty(rows, heads, dim, dtype=dtype)
-        self._attention(dtype is BF16, q.data_ptr(), k_cache.data_ptr(), v_cache.data_ptr(), block_tables.data_ptr(),
-                        block_tables.shape[1], block_size, row_seq.data_ptr(), row_first.data_ptr(),
-                        row_last.data_ptr(), rows, heads, kv_heads, dim, scale, out.data_ptr())
+        pages = k_cache.data_ptr(), v_cache.data_ptr(), block_tables.data_ptr(), block_tables.shape[1], block_size
+        ranges = row_seq.data_ptr(), row_first.data_ptr(), row_last.data_ptr()
+        sizes = rows, heads, kv_heads, dim
+        self._attention(dtype is BF16, q.data_ptr(), *pages, *ranges, *sizes, scale, out.data_ptr())
         return out
 
     def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
@@ -86,6 +89,6 @@ class CpuAttention:
         assert stride == 1 and x.is_contiguous() and x.shape[1] == heads * dim, (gate.stride(), x.shape)
         dtype = x.dtype
         out = torch.empty(rows, heads * dim, dtype=dtype)
-        self._sigmoid_gate(dtype is BF16, x.data_ptr(), gate.data_ptr(), row_stride, head_stride, out.data_ptr(),
-                           rows, heads, dim)
+        source = x.data_ptr(), gate.data_ptr(), row_stride, head_stride
+        self._sigmoid_gate(dtype is BF16, *source, out.data_ptr(), rows, heads, dim)
         return out
