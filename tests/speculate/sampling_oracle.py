@@ -1,15 +1,47 @@
-"""Sampling parameters in plain Python over one row: what the vectorised sampler is compared with."""
+"""Requests for the sampler's tests, and what they mean in plain Python over one row."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from paceline.config.sampling import SamplingParams
+from paceline.speculate.sampler import SamplingRequest
 
 NOTHING = -math.inf
+VOCAB, EOS = 40, (7,)
+PROMPT = [3, 4, 4, 9]
+BAD = ((5,), (6, 8), (1, 2, 3))
+
+# Each processor alone, and all of them together, greedy and drawn.
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "greedy": {"temperature": 0.0},
+    "bias": {"logit_bias": {3: 2.5, 5: -100.0}, "temperature": 0.0},
+    "allowed": {"allowed_token_ids": [1, 2, 7, 30, 31]},
+    "repetition": {"repetition_penalty": 1.7, "temperature": 0.0},
+    "presence": {"presence_penalty": 1.2, "temperature": 0.0},
+    "frequency": {"frequency_penalty": 0.7, "temperature": 0.0},
+    "min_tokens": {"min_tokens": 5, "stop_token_ids": [11, 12], "logit_bias": {11: 9, 7: 9}},
+    "bad_words": {"bad_words": ["x"], "logit_bias": {1: 6, 2: 6, 3: 6, 6: 6, 8: 6}},
+    "temperature": {"temperature": 0.6},
+    "min_p": {"min_p": 0.2},
+    "top_k": {"top_k": 3},
+    "top_p": {"top_p": 0.7},
+    "everything": {
+        "temperature": 1.3, "top_k": 9, "top_p": 0.8, "min_p": 0.02, "min_tokens": 4, "bad_words": ["x"],
+        "logit_bias": {1: 2, 2: 2, 7: 5}, "repetition_penalty": 1.2, "presence_penalty": -0.5,
+        "frequency_penalty": 0.4, "stop_token_ids": [11],
+    },
+}  # fmt: skip
+
+
+def request(key: int = 1, **fields: Any) -> SamplingRequest:
+    params = SamplingParams(**fields)
+    return SamplingRequest(params, key, PROMPT, EOS, BAD if params.bad_words else ())
 
 
 def processed_row(

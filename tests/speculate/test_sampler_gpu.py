@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.speculate.sampler import Sampler, SampleRows
-from tests.speculate.test_sampler import CASES, request
+from tests.speculate.sampling_oracle import CASES, request
 
 pytestmark = pytest.mark.gpu
 
