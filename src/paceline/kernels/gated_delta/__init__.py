@@ -43,7 +43,7 @@ def window(
     arithmetic, so that results do not depend on how tokens were grouped into windows. Nothing is read on the
     host: a step can be captured in a CUDA graph. AssertionError for indices out of range (native code).
     """
-    op = _native() if qkv.device.type == "cpu" else None
+    op = _native() if qkv.is_cpu else None
     run = op.window if op else reference.window
     return run(qkv, z, b, a, weights, st, slots, pending, row_start, row_count, max_rows)
 
@@ -68,7 +68,7 @@ def prefill(
     call's first row, so there a deterministic caller cuts at multiples of 64 only. Reads the index tensors on
     the host.
     """
-    op = _native() if qkv.device.type == "cpu" else None
+    op = _native() if qkv.is_cpu else None
     run = op.prefill if op else reference.prefill
     return run(qkv, z, b, a, weights, st, slots, fresh, row_start, row_count)
 
@@ -79,6 +79,6 @@ def commit(st: DeltaState, src_slots: Tensor, dst_slots: Tensor, counts: Tensor)
     The matching conv history goes along; nothing is pending in a destination afterwards. A destination may be
     its own source, but no other sequence's source or destination.
     """
-    op = _native() if st.state.device.type == "cpu" else None
+    op = _native() if st.state.is_cpu else None
     run = op.commit if op else reference.commit
     run(st, src_slots, dst_slots, counts)

@@ -18,6 +18,7 @@ PACELINE_EXPORT_ISA
 namespace {
 
 constexpr int kLanes = 16;
+constexpr int kMaxWidth = 8;               // of the conv kernel
 constexpr int kMaxVectors = 4;             // a tile is at most 64 columns wide
 constexpr int64_t kTileFloats = 4096;      // 16 KiB of state a tile: half of a small L1 cache
 constexpr int64_t kPrefillBlock = 64;      // rows whose inputs are prepared at once
@@ -128,13 +129,12 @@ template <typename T> struct ConvRows {
 };
 
 // Conv + SiLU of `n` channels from `channel` on, for all new rows: fp32 values to dst (row stride dst_stride, zero
-// padded to 16), and in T to `stored` (row stride stored_stride) unless that is nullptr.
-template <typename T>
+// padded to 16), and in T to `stored` (row stride stored_stride) unless that is nullptr. Width 0: known at run time.
+template <typename T, int Width>
 void conv_channels(const ConvRows<T>& rows, const float* taps, int64_t channel, int64_t n, float* dst,
                    int64_t dst_stride, T* stored, int64_t stored_stride) {
-  constexpr int kMaxWidth = 8;
-  const int width = int(rows.history) + 1;
-  F16 w[kMaxWidth], x[kMaxWidth];
+  const int width = Width ? Width : int(rows.history) + 1;
+  F16 w[Width ? Width : kMaxWidth], x[Width ? Width : kMaxWidth];
   for (int64_t c = 0; c < n; c += kLanes) {
     const int64_t at = channel + c, left = n - c;
     for (int j = 0; j < width; j++) w[j] = load_some(taps + j * rows.conv_dim + at, left);
@@ -145,7 +145,7 @@ void conv_channels(const ConvRows<T>& rows, const float* taps, int64_t channel, 
       for (int j = 0; j + 1 < width; j++) store_some(rows.keep + j * rows.conv_dim + at, x[j], left);
     for (int64_t r = 0; r < rows.count; r++) {
       x[width - 1] = load_some(rows.input + r * rows.stride + at, left);
-      if (rows.keep) store_some(rows.keep + (rows.history + r) * rows.conv_dim + at, x[width - 1], left);
+      if (rows.keep) store_some(rows.keep + (width - 1 + r) * rows.conv_dim + at, x[width - 1], left);
       F16 sum = x[0] * w[0];
       for (int j = 1; j < width; j++) sum = f16_fma(x[j], w[j], sum);
       for (int j = 0; j + 1 < width; j++) x[j] = x[j + 1];
@@ -164,12 +164,12 @@ void prepare_rows(Unit& u, const DeltaWeights& w, const DeltaRows& in, const Con
                   int64_t first, int64_t at, const DeltaState* st, int64_t slot) {
   const int64_t key = w.Hk * w.dk, v0 = head * u.ratio, window = st ? slot * st->W : 0;
   T* keys = st ? (T*)st->k_rows + (window * w.Hk + head) * w.dk : nullptr;
-  conv_channels<T>(rows, w.conv, head * w.dk, w.dk, u.q_row(at), u.dkp, nullptr, 0);
-  conv_channels<T>(rows, w.conv, key + head * w.dk, w.dk, u.k_row(at), u.dkp, keys, w.Hk * w.dk);
+  auto conv = w.width == 4 ? conv_channels<T, 4> : conv_channels<T, 0>;
+  conv(rows, w.conv, head * w.dk, w.dk, u.q_row(at), u.dkp, nullptr, 0);
+  conv(rows, w.conv, key + head * w.dk, w.dk, u.k_row(at), u.dkp, keys, w.Hk * w.dk);
   for (int64_t j = 0; j < u.ratio; j++) {
     T* values = st ? (T*)st->v_rows + (window * w.Hv + v0 + j) * w.dv : nullptr;
-    conv_channels<T>(rows, w.conv, 2 * key + (v0 + j) * w.dv, w.dv, u.v_row(at, j), u.ratio * u.dvp, values,
-                     w.Hv * w.dv);
+    conv(rows, w.conv, 2 * key + (v0 + j) * w.dv, w.dv, u.v_row(at, j), u.ratio * u.dvp, values, w.Hv * w.dv);
   }
   const float scale = 1.f / std::sqrt(float(w.dk));
   for (int64_t r = 0; r < rows.count; r++) {

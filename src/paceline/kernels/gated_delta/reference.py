@@ -216,13 +216,13 @@ def _within_chunk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> T
 
     Arguments [chunks, heads, 64, width], width 1 for g and beta.
     """
-    gamma = g.cumsum(-2)
+    gamma = g.double().cumsum(-2)  # in fp32 the difference of two large sums would have few digits left
     upper = torch.ones(_CHUNK, _CHUNK, dtype=torch.bool, device=g.device).triu(1)
-    decay = (gamma - gamma.mT).masked_fill(upper, float("-inf")).exp()
-    right = torch.cat([beta * v, beta * gamma.exp() * k], dim=-1)
+    decay = (gamma - gamma.mT).masked_fill(upper, float("-inf")).float().exp()
+    before, after = gamma.float().exp(), (gamma[..., -1:, :] - gamma).float().exp()
+    right = torch.cat([beta * v, beta * before * k], dim=-1)
     solved = torch.linalg.solve_triangular((beta * k) @ k.mT * decay, right, upper=False, unitriangular=True)
-    k_out = k * (gamma[..., -1:, :] - gamma).exp()
-    return torch.cat([solved, q @ k.mT * decay, q * gamma.exp(), k_out, gamma.exp()], dim=-1)
+    return torch.cat([solved, q @ k.mT * decay, q * before, k * after, before], dim=-1)
 
 
 def _gated_norm(o: Tensor, z: Tensor, weights: DeltaWeights) -> Tensor:
