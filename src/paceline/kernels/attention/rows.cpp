@@ -1,4 +1,5 @@
 // The small operators around attention, each row by itself: head norm with rotary embedding, cache writes, output gate.
+#include "parallel.h"
 #include "simd.h"
 
 namespace {
@@ -49,8 +50,8 @@ template <typename T> struct NormRope {
   }
 
   void run() const {
-#pragma omp parallel for if (rows * heads * dim >= PARALLEL_ELEMENTS)
-    for (int64_t i = 0; i < rows * heads; i++) head(i / heads, i % heads);
+    for_each(rows * heads, rows * heads * dim >= PARALLEL_ELEMENTS,
+             [&](int64_t i) { head(i / heads, i % heads); });
   }
 };
 
@@ -58,14 +59,13 @@ template <typename T>
 void gate_rows(const T* x, const T* gate, int64_t row_stride, int64_t head_stride, T* out, int64_t rows, int64_t heads,
                int64_t dim) {
   const F16 one = f16_set(1.f);
-#pragma omp parallel for if (rows * heads * dim >= PARALLEL_ELEMENTS)
-  for (int64_t j = 0; j < rows * heads; j++) {
+  for_each(rows * heads, rows * heads * dim >= PARALLEL_ELEMENTS, [&](int64_t j) {
     const T* g = gate + j / heads * row_stride + j % heads * head_stride;
     for (int64_t i = 0; i < dim; i += 16) {
       const F16 s = one / (one + f16_exp(f16_zero() - load_up_to(g + i, dim - i)));
       store_up_to(out + j * dim + i, load_up_to(x + j * dim + i, dim - i) * f16_rounded<T>(s), dim - i);
     }
-  }
+  });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // RMS norms. A row is read twice: once for its sum of squares, once for the result. The sum has one fixed order
 // (four sums of 16 lanes, joined in a tree), whatever the number of rows or threads.
+#include "parallel.h"
 #include "simd.h"
 PACELINE_EXPORT_ISA
 
@@ -47,15 +48,14 @@ template <typename T> void add_row(const T* x, T* residual, const T* old, int64_
 template <typename T>
 void run(const T* x, int64_t ldx, const T* old, int64_t ldo, const T* w, T* out, T* residual, int64_t rows, int64_t n,
          float eps, bool zero_centred) {
-#pragma omp parallel for if (rows * n >= PARALLEL_ELEMENTS)
-  for (int64_t r = 0; r < rows; r++) {
+  for_each(rows, rows * n >= PARALLEL_ELEMENTS, [&](int64_t r) {
     const T* source = x + r * ldx;
     if (old) {
       add_row(source, residual + r * n, old + r * ldo, n);
       source = residual + r * n;
     }
     (zero_centred ? norm_row<T, true> : norm_row<T, false>)(source, w, out + r * n, n, eps);
-  }
+  });
 }
 
 }  // namespace

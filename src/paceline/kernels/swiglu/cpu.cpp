@@ -1,4 +1,5 @@
 // silu(gate) * up, with silu rounded to the model dtype before the product.
+#include "parallel.h"
 #include "simd.h"
 PACELINE_EXPORT_ISA
 
@@ -19,8 +20,8 @@ template <typename T> void row(const T* gate, const T* up, T* out, int64_t n) {
 }
 
 template <typename T> void run(const T* gate_up, int64_t ld, T* out, int64_t rows, int64_t n) {
-#pragma omp parallel for if (rows * n >= PARALLEL_ELEMENTS)
-  for (int64_t r = 0; r < rows; r++) row(gate_up + r * ld, gate_up + r * ld + n, out + r * n, n);
+  for_each(rows, rows * n >= PARALLEL_ELEMENTS,
+           [&](int64_t r) { row(gate_up + r * ld, gate_up + r * ld + n, out + r * n, n); });
 }
 
 }  // namespace
