@@ -28,3 +28,16 @@ def fixed_seeds() -> Iterator[None]:
         if module is not None:
             module.random.seed(0) if name == "numpy" else module.manual_seed(0)
     yield
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every `torch.empty` starts as NaN (or the largest integer), so that an element left unwritten shows."""
+    if request.node.get_closest_marker("gpu") or "torch" not in sys.modules:
+        yield
+        return
+    torch = sys.modules["torch"]
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(before)
