@@ -60,7 +60,6 @@ def scheduler(
     drafts: int = 0,
     cell: int | None = None,
     lookahead: int = 0,
-    span: int = 0,
     drafter: int | None = None,
     force: ForcePreempt | None = None,
 ) -> Scheduler:
@@ -72,7 +71,6 @@ def scheduler(
         prefill_cell=cell,
         num_drafts=drafts,
         lookahead=lookahead,
-        draft_span=span,
         drafter_max_length=drafter,
     )
     return Scheduler(BlockPool(blocks + 1, BS), SlotPool(seqs + 1), FakeSwapper(room), limits, force)

@@ -61,6 +61,18 @@ def test_the_youngest_moves_out_and_comes_back_before_new_ones() -> None:
     s.check()
 
 
+def test_nobody_new_gets_in_while_someone_waits_to_come_back() -> None:
+    s = scheduler(blocks=6)
+    a, b = added(s, 8, 24, max_tokens=50)
+    run(s.schedule())
+    s.preempt(b)
+    s.blocks.allocate(2)  # someone else's: b's four blocks do not fit
+    (c,) = added(s, 4)
+    plan = s.schedule()
+    assert not plan.restored and not plan.admitted and [w.sequence for w in plan.windows] == [a]
+    assert c.status is SequenceStatus.WAITING
+
+
 def test_the_youngest_waits_rather_than_moving_out_for_itself() -> None:
     s = scheduler(blocks=3)
     a, b = added(s, 4, 8, max_tokens=50)

@@ -90,7 +90,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         cell=st.sampled_from([None, 8]),
         drafts=st.integers(0, 5),
         lookahead=st.integers(0, 1),
-        block_drafts=st.booleans(),
         drafter=st.sampled_from([None, 20]),
         room=st.sampled_from([0, 3, 1000]),
     )
@@ -102,7 +101,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         cell: int | None,
         drafts: int,
         lookahead: int,
-        block_drafts: bool,
         drafter: int | None,
         room: int,
     ) -> None:
@@ -113,7 +111,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             prefill_cell=cell,
             num_drafts=drafts,
             lookahead=lookahead,
-            draft_span=drafts + 1 if block_drafts else 0,
             drafter_max_length=drafter,
         )
         self.limits = limits
@@ -232,8 +229,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for window in plan.windows:
             assert 1 <= window.rows <= min(1 + limits.num_drafts, window.sequence.remaining)
             if window.rows > 1 and limits.drafter_max_length:
-                reach = max(window.rows, limits.draft_span)
-                assert window.sequence.length + reach <= limits.drafter_max_length
+                assert window.sequence.length + window.rows <= limits.drafter_max_length
 
     def run_chunk(self, chunk: PrefillChunk) -> None:
         sequence, device = chunk.sequence, self.device
@@ -255,8 +251,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """The drafter first; then rows of the anchor and `drafts` drafts, of which `accepted` agree."""
         sequence, device, start = window.sequence, self.device, window.sequence.length
         slot = device.slots[sequence.slot]
-        for offset in range(self.limits.draft_span if window.max_drafts else 0):
-            assert (start + offset) // BS < len(sequence.blocks), "the drafter's scratch is not reserved"
+        for offset in range(window.rows):
             device.write(device.kv, sequence, start + offset, SCRATCH)
         slot.state += slot.window[: sequence.pending]  # replay
         slot.window = [sequence.anchor] + [self.next_token() for _ in range(drafts)]

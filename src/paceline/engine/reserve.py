@@ -13,10 +13,9 @@ from paceline.engine.sequence import Sequence
 class Reservations:
     """Block tables of running sequences: everything that a step may write is reserved before it runs.
 
-    A window of r rows at length s writes positions s..s+r-1 and, where the proposer looks ahead, `lookahead`
-    more; a window with drafts also has the `draft_span` positions from s on as the drafter's scratch. The
-    last token that a sequence may emit never gets KV, so only scratch makes a table grow beyond
-    `Sequence.max_positions`.
+    A window of r rows at length s writes positions s..s+r-1 (the drafter's scratch included) and, where the
+    proposer looks ahead, `lookahead` more. The last token that a sequence may emit never gets KV, so no table
+    grows beyond `Sequence.max_positions`.
     """
 
     def __init__(self, blocks: BlockPool, limits: SchedulerLimits) -> None:
@@ -27,12 +26,10 @@ class Reservations:
     def wanted_rows(self, sequence: Sequence) -> int:
         """The anchor and its drafts, clipped to the tokens that may still come and the drafter's length."""
         assert sequence.remaining > 0, "a sequence that may not go on is still running"
-        limits = self._limits
-        drafts = min(limits.num_drafts, sequence.remaining - 1)
-        longest = limits.drafter_max_length
+        drafts = min(self._limits.num_drafts, sequence.remaining - 1)
+        longest = self._limits.drafter_max_length
         if drafts > 0 and longest is not None:
-            left = longest - sequence.length
-            drafts = 0 if left < limits.draft_span else max(0, min(drafts, left - 1))
+            drafts = max(0, min(drafts, longest - 1 - sequence.length))
             if drafts == 0:
                 self._warn(longest)
         return 1 + drafts
@@ -40,7 +37,7 @@ class Reservations:
     def least_blocks(self, sequence: Sequence) -> int:
         """Blocks without which a sequence cannot run: its whole prompt's, or those of a window of one row."""
         if sequence.in_prefill:
-            end = min(len(sequence.prompt_ids) + self._limits.lookahead, sequence.max_positions)
+            end = len(sequence.prompt_ids) + self._limits.lookahead
             return blocks_for(end, self._blocks.block_size)
         return self._window_blocks(sequence, 1)
 
@@ -75,9 +72,7 @@ class Reservations:
         sequence.set_blocks([])
 
     def _window_blocks(self, sequence: Sequence, rows: int) -> int:
-        end = min(sequence.length + rows + self._limits.lookahead, sequence.max_positions)
-        if rows > 1:
-            end = max(end, sequence.length + self._limits.draft_span)
+        end = min(sequence.length + rows, sequence.max_positions) + self._limits.lookahead
         return blocks_for(end, self._blocks.block_size)
 
     def _warn(self, longest: int) -> None:

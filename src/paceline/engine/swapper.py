@@ -1,5 +1,4 @@
-"""What the scheduler calls to move a sequence to host memory: the cache's copies and the engine's own
-state."""
+"""Moves a sequence to host memory for the scheduler: the cache's copies and the engine's own state."""
 
 from __future__ import annotations
 
@@ -40,7 +39,8 @@ class SequenceSwapper:
 
     def save(self, sequence: Sequence) -> None:
         """Copy what is valid: positions before `length`, and those that the proposer has looked ahead to."""
-        held = blocks_for(sequence.length + self._lookahead, self._block_size)
+        end = min(sequence.length + self._lookahead, sequence.max_positions)
+        held = blocks_for(end, self._block_size)
         self._handles[sequence] = self._host.save(
             sequence.blocks[:held], sequence.slot, self._export(sequence)
         )
