@@ -39,8 +39,7 @@ class SequenceSwapper:
 
     def save(self, sequence: Sequence) -> None:
         """Copy what is valid: positions before `length`, and those that the proposer has looked ahead to."""
-        end = min(sequence.length + self._lookahead, sequence.max_positions)
-        held = blocks_for(end, self._block_size)
+        held = blocks_for(sequence.length + self._lookahead, self._block_size)
         self._handles[sequence] = self._host.save(
             sequence.blocks[:held], sequence.slot, self._export(sequence)
         )

@@ -63,6 +63,8 @@ class MTPProposer(Proposer):
         for j in range(count):
             if j:
                 positions = request.lengths + j
+                if request.rows is not None:  # beyond a shorter window: a padding row
+                    positions = torch.where(request.rows > j + 1, positions, 0)
                 hidden = self.head.forward(
                     ids=tokens[:, j - 1].contiguous(),
                     hidden=hidden,
