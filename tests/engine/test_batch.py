@@ -78,6 +78,9 @@ def test_a_changed_table_is_seen_and_an_old_batch_keeps_its_own() -> None:
     sequence.set_blocks([6])
     assert build.build_windows([Window(sequence, 1)]).block_tables.tolist() == [[6]]
     assert first.block_tables.tolist() == [[3, 5]]
+    wide = decoding(20, [1, 2, 4], 1)
+    both = build.build_windows([Window(wide, 1), Window(sequence, 1)])
+    assert both.block_tables.tolist() == [[1, 2, 4], [6, 0, 0]]
     other = decoding(4, [7], 2)  # the slot has a new owner, with a table of the same age
     other.table_version = sequence.table_version
     assert build.build_windows([Window(other, 1)]).block_tables.tolist() == [[7]]
@@ -129,6 +132,15 @@ def test_a_loaded_layout_moves_on_by_itself() -> None:
     layout.load([Window(s, 3) for s in sequences])
     for name in ("positions", "slot_mapping", "pending", "row_last"):
         assert torch.equal(getattr(moved, name), getattr(layout.batch(), name)), name
+
+
+def test_a_bucket_forgets_whom_it_held_before() -> None:
+    layout = WindowLayout(num_seqs=2, max_rows=1, max_blocks=3, block_size=BS, max_context=24, device="cpu")
+    first, second = decoding(17, [1, 2, 3], 1), decoding(4, [4], 2)
+    layout.load([Window(first, 1), Window(second, 1)])
+    layout.load([Window(second, 1)])
+    assert layout.block_tables.tolist() == [[4, 0, 0], [0, 0, 0]]
+    assert layout.slots.tolist() == [2, 0] and layout.rows.tolist() == [1, 0]
 
 
 def test_a_bucket_that_is_too_small_is_a_fault() -> None:

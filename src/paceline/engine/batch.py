@@ -11,14 +11,12 @@ from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from paceline.engine.plan import PrefillChunk, Window
 from paceline.engine.sequence import Sequence
+from paceline.engine.tables import HostTables, Ints
 from paceline.layers.batch import FlatBatch, PassKind
-
-Ints = npt.NDArray[np.int64]
 
 _ALIGN = 4  # elements: pieces of one transfer start at multiples of 32 bytes, as kernels like their pointers
 
@@ -49,8 +47,7 @@ class BatchBuilder:
         """`num_slots` counts the null slot; `max_blocks` is the longest block table, scratch included."""
         self.block_size = block_size
         self.device = torch.device(device)
-        self._tables: Ints = np.zeros((num_slots, max_blocks), np.int64)
-        self._copied: list[tuple[Sequence, int] | None] = [None] * num_slots
+        self._tables = HostTables(num_slots, max_blocks)  # by slot
 
     def build_prefill(self, chunks: ListLike[PrefillChunk]) -> FlatBatch:
         """Rows of prompt chunks, each of another sequence, one behind the other."""
@@ -75,9 +72,8 @@ class BatchBuilder:
         self, kind: PassKind, sequences: ListLike[Sequence], starts: list[int], counts: list[int]
     ) -> FlatBatch:
         """R = sum(counts) rows: `counts[i]` of sequence i from position `starts[i]` on."""
-        window = kind == "window"
         slots = np.array([s.slot for s in sequences], np.int64)
-        pending = np.array([s.pending if window else 0 for s in sequences], np.int64)
+        pending = np.array([s.pending for s in sequences], np.int64)
         tables = self._block_tables(sequences, slots)
         row_count = np.array(counts, np.int64)
         row_start = row_count.cumsum() - row_count
@@ -90,7 +86,7 @@ class BatchBuilder:
             position = np.arange(rows) + (first - row_start)[row_seq]
         block, offset = np.divmod(position, self.block_size)
         mapping = tables[row_seq, block] * self.block_size + offset
-        fresh = np.array([not window and start == 0 for start in starts], np.int64)
+        fresh = np.array([kind == "prefill" and start == 0 for start in starts], np.int64)
         up = self._upload(
             position,
             row_seq,
@@ -122,17 +118,10 @@ class BatchBuilder:
 
     def _block_tables(self, sequences: ListLike[Sequence], slots: Ints) -> Ints:
         """[S, B] block ids, padded with 0 to the longest table of the step."""
-        width = 0
         for sequence in sequences:
-            blocks = sequence.blocks
-            width = max(width, len(blocks))
-            state = (sequence, sequence.table_version)
-            if self._copied[sequence.slot] != state:
-                row = self._tables[sequence.slot]
-                row[: len(blocks)] = blocks
-                row[len(blocks) :] = 0
-                self._copied[sequence.slot] = state
-        return self._tables[:, :width].take(slots, axis=0)
+            self._tables.put(sequence.slot, sequence)
+        width = max(len(sequence.blocks) for sequence in sequences)
+        return self._tables.ids[:, :width].take(slots, axis=0)
 
     def _upload(self, *arrays: Ints) -> list[torch.Tensor]:
         """The arrays as tensors on the device."""

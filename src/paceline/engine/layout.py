@@ -13,6 +13,7 @@ import torch
 
 from paceline.cache.base import NULL_BLOCK
 from paceline.engine.plan import Window
+from paceline.engine.tables import HostTables
 from paceline.layers.batch import FlatBatch, cache_rows
 
 
@@ -79,6 +80,7 @@ class WindowLayout:
         self.num_seqs, self.max_rows, self.max_blocks = num_seqs, max_rows, max_blocks
         self.block_size, self.max_context = block_size, max_context
         self._packed = torch.zeros(4 + max_blocks, num_seqs, dtype=torch.int64, device=device)
+        self._tables = HostTables(num_seqs, max_blocks)  # by place in the bucket
         self.lengths, self.rows, self.slots, self.pending = self._packed[:4]
         self.block_tables = self._packed[4:].view(num_seqs, max_blocks)
 
@@ -87,12 +89,15 @@ class WindowLayout:
         assert len(windows) <= self.num_seqs, f"{len(windows)} windows in a bucket of {self.num_seqs}"
         on_gpu = self._packed.is_cuda
         host = torch.zeros(self._packed.shape, dtype=torch.int64, pin_memory=on_gpu)
-        numbers, tables = host[:4].numpy(), host[4:].view(self.num_seqs, self.max_blocks).numpy()
+        numbers = host[:4].numpy()
         for i, window in enumerate(windows):
             sequence = window.sequence
             assert window.rows <= self.max_rows, f"a window of {window.rows} rows, {self.max_rows} at most"
             numbers[:, i] = (sequence.length, window.rows, sequence.slot, sequence.pending)
-            tables[i, : len(sequence.blocks)] = sequence.blocks
+            self._tables.put(i, sequence)
+        for i in range(len(windows), self.num_seqs):
+            self._tables.clear(i)
+        host[4:].view(self.num_seqs, self.max_blocks).numpy()[:] = self._tables.ids
         self._packed.copy_(host, non_blocking=on_gpu)
 
     def batch(self) -> FlatBatch:
