@@ -75,29 +75,13 @@ class BatchBuilder:
         slots = np.array([s.slot for s in sequences], np.int64)
         pending = np.array([s.pending for s in sequences], np.int64)
         tables = self._block_tables(sequences, slots)
-        row_count = np.array(counts, np.int64)
-        row_start = row_count.cumsum() - row_count
-        first = np.array(starts, np.int64)
-        rows = sum(counts)
-        if rows == len(counts):  # plain decoding: one row each
-            row_seq, position = row_start, first
-        else:
-            row_seq = np.repeat(np.arange(len(counts)), row_count)
-            position = np.arange(rows) + (first - row_start)[row_seq]
+        position, row_seq, row_start, row_count = _rows(starts, counts)
         block, offset = np.divmod(position, self.block_size)
         mapping = tables[row_seq, block] * self.block_size + offset
         fresh = np.array([kind == "prefill" and start == 0 for start in starts], np.int64)
+        zeros = np.zeros(len(position), np.int64)
         up = self._upload(
-            position,
-            row_seq,
-            np.zeros(rows, np.int64),
-            mapping,
-            tables,
-            slots,
-            pending,
-            fresh,
-            row_start,
-            row_count,
+            position, row_seq, zeros, mapping, tables, slots, pending, fresh, row_start, row_count
         )
         return FlatBatch(
             kind=kind,
@@ -137,3 +121,15 @@ class BatchBuilder:
             packed[start : start + array.size].view(array.shape)
             for start, array in zip(starts, arrays, strict=False)
         ]
+
+
+def _rows(starts: list[int], counts: list[int]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Positions and sequence of each row, first row and number of rows of each sequence."""
+    row_count = np.array(counts, np.int64)
+    row_start = row_count.cumsum() - row_count
+    first = np.array(starts, np.int64)
+    rows = sum(counts)
+    if rows == len(counts):  # plain decoding: one row each
+        return first, row_start, row_start, row_count
+    row_seq = np.repeat(np.arange(len(counts)), row_count)
+    return np.arange(rows) + (first - row_start)[row_seq], row_seq, row_start, row_count

@@ -1,4 +1,4 @@
-"""Host copies of block tables, kept from step to step, since a table of thousands of blocks rarely changes."""
+"""Host copies of block tables, kept from step to step: a table of thousands of blocks seldom changes."""
 
 from __future__ import annotations
 
