@@ -30,14 +30,13 @@ def layout_windows(
 ) -> FlatBatch:
     """Lay out S windows of up to `max_rows` rows: S * max_rows rows of a pass, padding included.
 
-    lengths (committed), rows (0 for padding), slots, pending [S] and block_tables [S, B], int64. `max_context`
-    is a static bound on any position that a window may reach, plus one. Nothing waits for the host.
+    lengths (committed), rows (0: padding), slots, pending [S] and block_tables [S, B], int64. `max_context` is
+    a static bound on any position that a window may reach, plus one. Nothing waits for the host.
     """
     sequences = torch.arange(lengths.shape[0], device=lengths.device)
     offset = torch.arange(max_rows, device=lengths.device)
     live = offset < rows[:, None]  # [S, max_rows]
-    positions = torch.where(live, lengths[:, None] + offset, 0).flatten()
-    live = live.flatten()
+    positions, live = torch.where(live, lengths[:, None] + offset, 0).flatten(), live.flatten()
     # Not an expanded view: of one sequence it would keep a stride of 0, and operators read plain memory.
     row_seq = sequences.repeat_interleave(max_rows)
     stored = cache_rows(positions, row_seq, block_tables, block_size)
