@@ -39,4 +39,4 @@ def test_random_prompts_differ_and_repeat() -> None:
 
 def test_cut_prompts_join_short_ones_and_start_over() -> None:
     encoded = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
-    assert cut_prompts(encoded, 3, 4) == [[1, 2, 3, 4], [9, 1, 2, 3], [9, 1, 2, 3]]
+    assert cut_prompts(encoded, 3, 4) == [[1, 2, 3, 4], [9, 1, 2, 3], [4, 5, 6, 7]]
