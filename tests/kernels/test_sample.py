@@ -111,7 +111,7 @@ def test_frequencies_over_20000_seeds_are_the_softmax() -> None:
     assert softmax_draws(logits, keys, torch.full_like(keys, 17)) < critical
     # One request's positions are as independent as requests are.
     assert softmax_draws(logits, keys[:1].expand(20_000).contiguous(), torch.arange(20_000)) < critical
-    # So are two choices of a request, and neighbouring positions: pairs of draws are uniform over 4 x 4 cells.
+    # So are two choices of a request, and neighbouring positions: pairs of draws fill 4 x 4 cells evenly.
     flat = torch.zeros(20_000, 4)
     other = ints(*(request_key(seed, 1) for seed in range(20_000)))
     first = sample.gumbel_argmax(flat, keys, torch.full_like(keys, 17))
