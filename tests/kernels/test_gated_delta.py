@@ -65,9 +65,15 @@ def their_layer(dtype: torch.dtype) -> tuple[Any, Layer]:
 
     shape = DeltaShape(Hk=2, Hv=6, dk=16, dv=32)
     config = Qwen3_5TextConfig(
-        hidden_size=48, num_hidden_layers=1, layer_types=["linear_attention"], linear_num_key_heads=shape.Hk,
-        linear_num_value_heads=shape.Hv, linear_key_head_dim=shape.dk, linear_value_head_dim=shape.dv,
-        linear_conv_kernel_dim=shape.width, rms_norm_eps=NORM_EPS,
+        hidden_size=48,
+        num_hidden_layers=1,
+        layer_types=["linear_attention"],
+        linear_num_key_heads=shape.Hk,
+        linear_num_value_heads=shape.Hv,
+        linear_key_head_dim=shape.dk,
+        linear_value_head_dim=shape.dv,
+        linear_conv_kernel_dim=shape.width,
+        rms_norm_eps=NORM_EPS,
     )
     torch.manual_seed(3)
     module = theirs.Qwen3_5GatedDeltaNet(config, layer_idx=0)
@@ -79,9 +85,15 @@ def their_layer(dtype: torch.dtype) -> tuple[Any, Layer]:
             p.weight.mul_(4)
     module = module.to(dtype).eval()
     weights = DeltaWeights(
-        conv=module.conv1d.weight.detach()[:, 0], A_log=module.A_log.detach().float(),
-        dt_bias=module.dt_bias.detach().float(), norm=module.norm.weight.detach(), eps=config.rms_norm_eps,
-        Hk=shape.Hk, Hv=shape.Hv, dk=shape.dk, dv=shape.dv,
+        conv=module.conv1d.weight.detach()[:, 0],
+        A_log=module.A_log.detach().float(),
+        dt_bias=module.dt_bias.detach().float(),
+        norm=module.norm.weight.detach(),
+        eps=config.rms_norm_eps,
+        Hk=shape.Hk,
+        Hv=shape.Hv,
+        dk=shape.dk,
+        dv=shape.dv,
     )
     state = DeltaState.allocate(4, 8, shape, dtype, fill=float("nan"))
     return module, Layer(weights, state, torch.Generator())
@@ -135,8 +147,16 @@ def test_rules_of_transformers_on_the_stored_rows(op: Any) -> None:
     st = layer.st
     k, v, g, beta = (t[1:2] for t in (st.k_rows, st.v_rows, st.g_rows, st.beta_rows))
     for rule in (torch_recurrent_gated_delta_rule, torch_chunk_gated_delta_rule):
-        _, after = rule(k, k, v, g=g, beta=beta, initial_state=before[None], output_final_state=True,
-                        use_qk_l2norm_in_kernel=True)
+        _, after = rule(
+            k,
+            k,
+            v,
+            g=g,
+            beta=beta,
+            initial_state=before[None],
+            output_final_state=True,
+            use_qk_l2norm_in_kernel=True,
+        )
         close(layer.committed(op, 1, 8)[0], after[0], 1e-5)
 
 
