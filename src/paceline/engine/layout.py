@@ -30,7 +30,7 @@ def layout_windows(
 ) -> FlatBatch:
     """Lay out S windows of up to `max_rows` rows: S * max_rows rows of a pass, padding included.
 
-    lengths (committed), rows (0: padding), slots, pending [S] and block_tables [S, B], int64. `max_context` is
+    lengths (committed), rows (0: padding), slots, pending [S], block_tables [S, B]: int64. `max_context` is
     a static bound on any position that a window may reach, plus one. Nothing waits for the host.
     """
     sequences = torch.arange(lengths.shape[0], device=lengths.device)
