@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -43,6 +45,8 @@ def one_line(result, code: int, *parts: str) -> None:
         ((*GENERATE, "--speculative-config", '{"method": "mtp", "numspec": 1}'), "numspec"),
         ((*GENERATE, "--frobnicate"), "--frobnicate"),
         (("generate", "folder", "--prompt", ""), "prompt"),
+        (("generate", "folder", "--prompt", "\udcff"), "--prompt is not UTF-8"),
+        (("demo", "--prompt", "\udcff"), "--prompt is not UTF-8"),
         (("verify", "folder"), "--speculative-config"),
         (("demo", "--max-tokens", "1"), "--max-tokens"),
     ],
@@ -116,3 +120,17 @@ def test_a_reader_that_leaves_early_is_no_error():
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_control_c_in_a_real_process_is_130():
+    program = "from paceline.cli.main import run; print('ready', flush=True); run()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "generate", "folder", "--prompts", "-"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        time.sleep(0.2)  # it waits for stdin by then; earlier would do as well
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "paceline: interrupted\n")

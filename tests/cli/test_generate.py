@@ -96,10 +96,12 @@ def test_bad_lines_are_answered_in_place_and_the_others_run(paceline, script, li
         '{"id": "f", "prompt": ""}', b'{"id": "g", "prompt": "\xff"}', '{"id": "a", "prompt": "again"}',
         json.dumps({"id": "h", "prompt": "x" * 99}), '{"id": true, "prompt": "x"}',
         '{"id": "z", "prompt": "uv"}',
+        '{"id": "s", "prompt": "\\ud800"}',
     )  # fmt: skip
     result = paceline("generate", "folder", "--prompts", path, "--json")
     assert result.code == 2
-    assert [row["id"] for row in result.rows] == ["a", None, None, None, "e", "f", None, "a", "h", None, "z"]
+    ids = ["a", None, None, None, "e", "f", None, "a", "h", None, "z", "s"]
+    assert [row["id"] for row in result.rows] == ids
     good = [index for index, row in enumerate(result.rows) if "text" in row]
     assert good == [0, 10] and script.requests[0]["ids"] == ["a", "z"]
     for index, row in enumerate(result.rows):

@@ -11,7 +11,9 @@ import click
 from paceline.bench.prompts import DEMO_PROMPTS, CategoryPrompt
 from paceline.cli import options
 from paceline.cli.demo_view import Transcript
+from paceline.cli.inputs import is_text
 from paceline.cli.session import emit, notice, open_llm
+from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
     from paceline import SamplingParams
@@ -40,6 +42,8 @@ def demo(prompt: str | None, max_tokens: int, temperature: float, as_json: bool)
     from paceline.bench.demo import PROPOSERS, measure
     from paceline.config import SamplingParams
 
+    if prompt is not None and not is_text(prompt):
+        raise ConfigError("--prompt is not UTF-8", key="prompt")
     prompts = DEMO_PROMPTS if prompt is None else (CategoryPrompt("yours", prompt),)
     params = SamplingParams(temperature=temperature, seed=SEED, max_tokens=max_tokens)
     view = Transcript(prompts, silent=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from paceline.cli import options
-from paceline.cli.inputs import BadLine, Prompt, parse_speculative, read_prompts
+from paceline.cli.inputs import BadLine, Prompt, is_text, parse_speculative, read_prompts
 from paceline.cli.session import emit, notice, open_llm, resolve_sampling, wants_chat
 from paceline.errors import ConfigError, PacelineError, RequestError
 
@@ -63,7 +63,11 @@ def generate(
 def _entries(prompt: str | None, path: str | None) -> list[Prompt | BadLine]:
     if (prompt is None) == (path is None):
         raise ConfigError("give either --prompt TEXT or --prompts FILE.jsonl", key="prompt")
-    return [Prompt("0", prompt)] if path is None and prompt is not None else read_prompts(str(path))
+    if prompt is None:
+        return read_prompts(str(path))
+    if not is_text(prompt):
+        raise ConfigError("--prompt is not UTF-8", key="prompt")
+    return [Prompt("0", prompt)]
 
 
 def _encode(

@@ -72,11 +72,10 @@ def _parse_lines(lines: Iterable[str]) -> Iterable[Prompt | BadLine]:
 
 
 def _parse_line(number: int, line: str) -> Prompt | BadLine:
-    try:
-        line.encode("utf-8")
-        value = json.loads(line)
-    except UnicodeEncodeError:
+    if not is_text(line):
         return BadLine(None, f"line {number}: not UTF-8")
+    try:
+        value = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
         return BadLine(None, f"line {number}: not readable JSON: {error}")
     if not isinstance(value, dict):
@@ -86,4 +85,15 @@ def _parse_line(number: int, line: str) -> Prompt | BadLine:
         return BadLine(None, f"line {number}: `id` must be a string or a whole number")
     if not isinstance(text, str):
         return BadLine(name, f"line {number}: `prompt` must be a string")
+    if not is_text(text):
+        return BadLine(name, f"line {number}: `prompt` holds half a surrogate pair, which is no text")
     return Prompt(name, text) if text else BadLine(name, f"line {number}: `prompt` is empty")
+
+
+def is_text(value: str) -> bool:
+    """Whether a string can be written as UTF-8; one read from other bytes, or from "\\ud800", cannot."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -6,6 +6,7 @@ adds 3: nothing proven. 70 means a fault in paceline itself. Results go to stdou
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -76,7 +77,10 @@ def _say(message: str, code: int) -> int:
 
 
 def run() -> None:
-    """The installed entry point: warnings, too, are one line each."""
+    """The installed entry point: warnings, too, are one line each, and results are UTF-8 in any locale."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     warnings.formatwarning = lambda message, *_, **__: f"paceline: {' '.join(str(message).split())}\n"
     sys.exit(main())
 
