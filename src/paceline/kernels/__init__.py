@@ -7,7 +7,18 @@ sequences share the call, nor on the number of threads.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from paceline.kernels import build
+
+
+def prepare() -> None:
+    """Compile what is not compiled yet, all operators side by side: a first start waits for the slowest."""
+    names = sorted(p.parent.name for p in build.KERNELS.glob("*/cpu.cpp"))
+    if build.library(names[0]) is None:  # a warning has said why; the others would only repeat it
+        return
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(build.library, names))
 
 
 def live(device: str = "cpu") -> dict[str, str]:
@@ -15,5 +26,7 @@ def live(device: str = "cpu") -> dict[str, str]:
 
     On the CPU this compiles what is not compiled yet.
     """
+    if device == "cpu":
+        prepare()
     names = sorted(p.parent.name for p in build.KERNELS.glob("*/reference.py"))
     return {name: build.isa(name) if device == "cpu" else "torch" for name in names}

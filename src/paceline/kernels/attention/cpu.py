@@ -69,17 +69,18 @@ class CpuAttention:
         scale: float,
         max_context: int,
     ) -> Tensor:
-        """q [R, Hq, D] contiguous -> [R, Hq, D]; ``max_context`` is not needed: a row reads its own keys."""
+        """q [R, Hq, D] contiguous -> [R, Hq, D]; rows read their own keys, whatever ``max_context``."""
         rows, heads, dim = q.shape
         _, block_size, kv_heads, _ = k_cache.shape
         dtype = q.dtype
         assert q.is_contiguous() and block_tables.is_contiguous() and heads % kv_heads == 0, (q.shape, kv_heads)
         assert k_cache.is_contiguous() and v_cache.is_contiguous() and k_cache.dtype is dtype, k_cache.dtype
         out = torch.empty(rows, heads, dim, dtype=dtype)
-        pages = k_cache.data_ptr(), v_cache.data_ptr(), block_tables.data_ptr(), block_tables.shape[1], block_size
+        pages = k_cache.data_ptr(), v_cache.data_ptr(), block_tables.data_ptr()
+        lengths = block_tables.shape[1], block_size
         ranges = row_seq.data_ptr(), row_first.data_ptr(), row_last.data_ptr()
         sizes = rows, heads, kv_heads, dim
-        self._attention(dtype is BF16, q.data_ptr(), *pages, *ranges, *sizes, scale, out.data_ptr())
+        self._attention(dtype is BF16, q.data_ptr(), *pages, *lengths, *ranges, *sizes, scale, out.data_ptr())
         return out
 
     def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
