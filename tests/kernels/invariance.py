@@ -14,7 +14,7 @@ from paceline.kernels import build
 ROWS = 40
 DTYPES = [torch.bfloat16, torch.float32]
 
-# Lesser CPUs that the compiler can aim at, and the feature that a machine needs to run their code.
+# Lesser CPUs that the compiler can aim at, and a feature that it takes to run their code.
 MACHINES = {"native": "", "skylake-avx512": "avx512dq", "x86-64-v3": "avx2", "x86-64": "sse2"}
 
 

@@ -69,11 +69,11 @@ class CpuAttention:
         scale: float,
         max_context: int,
     ) -> Tensor:
-        """q [R, Hq, D] contiguous -> [R, Hq, D]; rows read their own keys, whatever ``max_context``."""
+        """q [R, Hq, D] contiguous -> [R, Hq, D]; rows read their own keys, ``max_context`` is moot."""
         rows, heads, dim = q.shape
         _, block_size, kv_heads, _ = k_cache.shape
         dtype = q.dtype
-        assert q.is_contiguous() and block_tables.is_contiguous() and heads % kv_heads == 0, (q.shape, kv_heads)
+        assert q.is_contiguous() and block_tables.is_contiguous() and heads % kv_heads == 0, q.shape
         assert k_cache.is_contiguous() and v_cache.is_contiguous() and k_cache.dtype is dtype, k_cache.dtype
         out = torch.empty(rows, heads, dim, dtype=dtype)
         pages = k_cache.data_ptr(), v_cache.data_ptr(), block_tables.data_ptr()

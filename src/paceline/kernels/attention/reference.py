@@ -58,9 +58,9 @@ def paged_attention(
 
     k_cache, v_cache: [num_blocks, block_size, Hkv, D]; query head h reads kv head h // (Hq / Hkv).
     block_tables: [S, B].
-    max_context: bound on row_last + 1, known on the host. All in fp32, rounded once at the end. A row that
-    sees nothing (row_last < row_first) gives zeros. Keys outside a row's range may hold anything, NaN
-    included.
+    max_context: bound on row_last + 1, known on the host; positions beyond the tables are seen by no row. All
+    in fp32, rounded once at the end. A row that sees nothing (row_last < row_first) gives zeros. Keys outside
+    a row's range may hold anything, NaN included.
 
     The CPU goes row by row over the row's own keys with sums instead of matrix products: slow, but a row's
     bits depend on nothing else. CUDA gathers max_context keys a row.
@@ -68,7 +68,7 @@ def paged_attention(
     if q.device.type == "cpu":
         return _cpu_rows(q, k_cache, v_cache, block_tables, row_seq, row_first, row_last, scale)
     slots = _slots(block_tables, k_cache.shape[1], max_context)
-    at = torch.arange(max_context, device=q.device)
+    at = torch.arange(slots.shape[1], device=q.device)
     pieces = []
     for i in range(0, q.shape[0], ROWS_AT_ONCE):
         rows = slice(i, i + ROWS_AT_ONCE)
@@ -84,9 +84,9 @@ def sigmoid_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
 
 
 def _slots(block_tables: torch.Tensor, block_size: int, max_context: int) -> torch.Tensor:
-    """[S, max_context]: where every position of every sequence lies in the flattened cache."""
-    assert max_context <= block_tables.shape[1] * block_size, (max_context, block_tables.shape, block_size)
-    at = torch.arange(max_context, device=block_tables.device)
+    """[S, max_context, or what the tables hold]: where every position lies in the flattened cache."""
+    reach = min(max_context, block_tables.shape[1] * block_size)
+    at = torch.arange(reach, device=block_tables.device)
     return block_tables[:, at // block_size] * block_size + at % block_size
 
 
