@@ -19,7 +19,7 @@ MACHINES = {"native": "", "skylake-avx512": "avx512dq", "x86-64-v3": "avx2", "x8
 
 
 def machine_params() -> list[object]:
-    """Parameters for ``library(op, march)``: this machine, and (slow: a compilation each) every lesser one."""
+    """Parameters for ``library(op, march)``: this machine, and (slow: one compilation each) lesser ones."""
     slow = [pytest.param(name, marks=pytest.mark.slow) for name in MACHINES if name != "native"]
     return ["native", *slow]
 
