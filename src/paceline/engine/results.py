@@ -30,24 +30,25 @@ class SpeculationStats:
         if not self.accepted_per_position:
             self.accepted_per_position = [0] * self.num_speculative_tokens
 
-    def record(self, drafted: int, accepted: int, emitted: int) -> None:
-        """Count one verification: of `drafted` drafts `accepted` agreed, and `emitted` tokens were kept.
+    def record(self, drafted: int, agreed: int, emitted: int) -> None:
+        """Count one verification: of `drafted` drafts the first `agreed` agreed, and `emitted` tokens
+        were kept.
 
-        A sequence may end inside its window (a stop, say): drafts after the end are not counted as accepted.
+        A sequence may end inside its window: drafts after its end are not counted as accepted, but the
+        window is classed by what verification said of it.
         """
         self.target_passes += 1
-        if drafted:
-            self._count(drafted, min(accepted, emitted))
-
-    def _count(self, drafted: int, accepted: int) -> None:
+        if not drafted:
+            return
+        accepted = min(agreed, emitted)
         self.num_drafts += 1
         self.num_draft_tokens += drafted
         self.num_accepted_tokens += accepted
         for position in range(accepted):
             self.accepted_per_position[position] += 1
-        if accepted == drafted:
+        if agreed == drafted:
             self.fully_accepted += 1
-        elif accepted:
+        elif agreed:
             self.partly_accepted += 1
         else:
             self.not_accepted += 1

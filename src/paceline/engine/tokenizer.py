@@ -37,11 +37,17 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, with whatever the tokenizer itself adds."""
-        return list(self._tokenizer(text, return_attention_mask=False)["input_ids"])
+        return self._ids(text, special=True)
 
     def encode_bare(self, text: str) -> list[int]:
         """Ids of a piece of text, without what the tokenizer adds to a whole one."""
-        return list(self._tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"])
+        return self._ids(text, special=False)
+
+    def _ids(self, text: str, special: bool) -> list[int]:
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise RequestError("the text holds half a surrogate pair, which is no character", param="prompt")
+        encoded = self._tokenizer(text, add_special_tokens=special, return_attention_mask=False)
+        return list(encoded["input_ids"])
 
     def encode_chat(self, text: str) -> list[int]:
         """Ids of one user turn in the model's chat format, ready for the answer."""
