@@ -1,4 +1,4 @@
-// Loops over OpenMP's threads: torch's pool, since GOMP_* resolve to the runtime that torch has loaded.
+// Threads: OpenMP's, which are torch's pool, since GOMP_* resolve to the runtime that torch has loaded.
 #pragma once
 #include <cstdint>
 
@@ -11,4 +11,13 @@ template <typename Body> static inline void for_each(int64_t n, bool many, const
   }
 #pragma omp parallel for
   for (int64_t i = 0; i < n; i++) body(i);
+}
+
+// This thread's own T, made at first use. The barrier hides where the address came from: GCC otherwise calls
+// __tls_get_addr for it again in innermost loops, which spills every vector register (measured: twice the time).
+template <typename T> static inline T& thread_own() {
+  static thread_local T mine;
+  T* address = &mine;
+  asm("" : "+r"(address));
+  return *address;
 }

@@ -6,6 +6,7 @@
 //   weights  e^(score - maximum so far), masked keys exactly 0
 //   values   one chain over the row's keys for each output, after the older sum was scaled
 // so that a row's result depends on its query, its keys and its range alone.
+#include "parallel.h"
 #include "simd.h"
 #include <algorithm>
 #include <limits>
@@ -272,7 +273,7 @@ template <typename T> struct Attention {
   }
 
   void run() const {
-    static thread_local std::vector<Group> groups;
+    std::vector<Group>& groups = thread_own<std::vector<Group>>();
     groups.clear();
     double work = 0;
     for (int64_t r = 0; r < rows; r++) {
@@ -285,14 +286,10 @@ template <typename T> struct Attention {
     const int64_t per_kv = heads / kv_heads, threads = work < double(PARALLEL_WORK) ? 1 : omp_get_max_threads();
     const int64_t whole = int64_t(groups.size()) * kv_heads;
     const int64_t parts = std::min(per_kv, whole >= threads ? 1 : (threads + whole - 1) / std::max(whole, int64_t(1)));
-    const std::vector<Group>& shared = groups;  // thread_local: name this thread's one for the others
     auto one = [&](int64_t i) {
-      static thread_local Scratch mine;
-      Scratch* scratch = &mine;
-      asm("" : "+r"(scratch));  // else GCC looks the thread's address up again in the innermost loops
       const int64_t part = i % parts, kv = i / parts % kv_heads;
       const int64_t h0 = per_kv * part / parts, h1 = per_kv * (part + 1) / parts;
-      item(*scratch, shared[size_t(i / parts / kv_heads)], kv, kv * per_kv + h0, h1 - h0);
+      item(thread_own<Scratch>(), groups[size_t(i / parts / kv_heads)], kv, kv * per_kv + h0, h1 - h0);
     };
     const int64_t items = whole * parts;
     if (threads == 1) {
