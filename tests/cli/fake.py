@@ -60,6 +60,10 @@ class FakeLLM:
         self.deterministic = options.get("deterministic", script.deterministic)
         self.tokenizer = SimpleNamespace(has_chat_template=script.chat_template)
 
+    def determinism(self) -> dict[str, Any]:
+        on = self.deterministic
+        return {"on": on, "products": "fake" if on else None, "cost": 0.5 if on else None}
+
     def default_sampling_params(self) -> SamplingParams:
         return self.script.defaults
 

@@ -52,7 +52,10 @@ def test_json_is_one_object_with_rows_settings_and_environment(paceline):
         "text_identical": True,
     }  # fmt: skip
     assert report["rows"][3]["speedup"] == pytest.approx(2.0)
-    assert report["settings"] == {"deterministic": True, "temperature": 0.0, "seed": 0, "max_tokens": 96}
+    assert report["settings"] == {
+        "determinism": {"on": True, "products": "fake", "cost": 0.5},
+        "temperature": 0.0, "seed": 0, "max_tokens": 96,
+    }  # fmt: skip
     assert [p["category"] for p in report["prompts"]] == CATEGORIES
     assert set(report["prompts"][0]["outputs"]) == {"plain", "ngram", "mtp", "dflash"}
     assert {"cpu", "cores", "versions", "threads"} <= set(report["env"])

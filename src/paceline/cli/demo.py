@@ -12,7 +12,7 @@ from paceline.bench.prompts import DEMO_PROMPTS, CategoryPrompt
 from paceline.cli import options
 from paceline.cli.demo_view import Transcript
 from paceline.cli.inputs import is_text
-from paceline.cli.session import emit, notice, open_llm
+from paceline.cli.session import cost_line, emit, notice, open_llm
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,16 +53,14 @@ def demo(prompt: str | None, max_tokens: int, temperature: float, as_json: bool)
             name: stack.enter_context(closing(open_llm("demo", config, max_num_seqs=1)))
             for name, config in PROPOSERS.items()
         }
-        deterministic = engines["plain"].deterministic
+        determinism = engines["plain"].determinism()
         notice("warming up, then every prompt runs plain and with each proposer, one at a time")
         run = measure(engines, prompts, params, view.start, view.write)
     rows = run.rows()
     if as_json:
-        emit(_as_json(run, {"deterministic": deterministic, **_shown(params)}))
+        emit(_as_json(run, {"determinism": determinism, **_shown(params)}))
     else:
-        view.finish(
-            rows, f"{len(prompts)} prompt(s), batch 1, deterministic: {deterministic}, {_shown(params)}"
-        )
+        view.finish(rows, f"{len(prompts)} prompt(s), batch 1, {_shown(params)}; {cost_line(determinism)}")
     return 0 if all(row.text_identical for row in rows) else 1
 
 

@@ -9,7 +9,7 @@ import click
 
 from paceline.cli import options
 from paceline.cli.inputs import BadLine, Prompt, is_text, parse_speculative, read_prompts
-from paceline.cli.session import emit, notice, open_llm, resolve_sampling, wants_chat
+from paceline.cli.session import cost_line, emit, notice, open_llm, resolve_sampling, wants_chat
 from paceline.errors import ConfigError, PacelineError, RequestError
 
 if TYPE_CHECKING:
@@ -54,10 +54,13 @@ def generate(
     params = resolve_sampling(llm.default_sampling_params(), sampling, flags)
     use_chat = wants_chat(llm, chat)
     if prompt is not None:
-        return _one(llm, llm.encode(prompt, params, chat=use_chat), params, as_json)
-    entries, token_ids = _encode(llm, entries, params, use_chat)
-    results = _batch(llm, entries, token_ids, params)
-    return _report(entries, results, as_json)
+        code = _one(llm, llm.encode(prompt, params, chat=use_chat), params, as_json)
+    else:
+        entries, token_ids = _encode(llm, entries, params, use_chat)
+        code = _report(entries, _batch(llm, entries, token_ids, params), as_json)
+    if code == 0 and not as_json:
+        notice(cost_line(llm.determinism()))
+    return code
 
 
 def _entries(prompt: str | None, path: str | None) -> list[Prompt | BadLine]:

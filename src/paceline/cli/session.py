@@ -45,3 +45,11 @@ def wants_chat(llm: LLM, chat: bool | None) -> bool:
     if chat and not has_template:
         raise ConfigError("--chat: this model has no chat template; use --no-chat", key="chat")
     return has_template if chat is None else chat
+
+
+def cost_line(determinism: dict[str, Any]) -> str:
+    """What deterministic mode costs here, in words; `determinism` is `LLM.determinism()`."""
+    if not determinism["on"]:
+        return "deterministic mode: off"
+    products, cost = determinism["products"], determinism["cost"]
+    return f"deterministic mode: on ({products}; a product takes {cost:.2f}× the time of torch's own)"

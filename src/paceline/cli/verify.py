@@ -9,7 +9,7 @@ import click
 from paceline.bench.prompts import DEMO_PROMPTS
 from paceline.cli import options
 from paceline.cli.inputs import BadLine, Prompt, parse_speculative, read_prompts
-from paceline.cli.session import emit, open_llm
+from paceline.cli.session import cost_line, emit, notice, open_llm
 from paceline.config import EngineConfig, ModelConfig
 from paceline.errors import RequestError
 
@@ -71,7 +71,10 @@ def verify(
     chosen = _prompts(prompts)
 
     def open_engine(speculative: dict[str, Any] | None, **overrides: Any) -> LLM:
-        return open_llm(model, speculative, **{**settings, "max_num_seqs": batch, **overrides})
+        llm = open_llm(model, speculative, **{**settings, "max_num_seqs": batch, **overrides})
+        if speculative is not None and not as_json:
+            notice(cost_line(llm.determinism()))
+        return llm
 
     result = verify_model(open_engine, speculative, chosen, plan)
     emit(result.to_json()) if as_json else _print(result)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from paceline import kernels
+from paceline.kernels.linear import make_linear
+from paceline.kernels.linear.probe import cost_of_determinism
 
 if TYPE_CHECKING:
     from paceline.cache.tensors import CacheShape
     from paceline.engine.assemble import Assembled
+    from paceline.engine.resolve import Resolved
+
+PROBE_WEIGHTS = 2**24
+"""Weights of the product that the cost of determinism is measured on, at most."""
 
 
 def describe(parts: Assembled) -> dict[str, Any]:
@@ -24,7 +32,7 @@ def describe(parts: Assembled) -> dict[str, Any]:
             "layers": spec.num_layers,
             "max_model_len": resolved.max_model_len,
         },
-        "deterministic": resolved.deterministic,
+        "determinism": determinism(resolved),
         "speculation": {
             "method": speculative.method if speculative else None,
             "num_speculative_tokens": resolved.num_drafts,
@@ -54,3 +62,19 @@ def slot_bytes(shape: CacheShape) -> dict[str, Any]:
         "rollback_bytes_per_slot": shape.rollback_bytes_per_slot,
         "rollback_share_of_state": shape.rollback_bytes_per_slot / state if state else None,
     }
+
+
+def determinism(resolved: Resolved) -> dict[str, Any]:
+    """Whether deterministic mode is on, which products it runs on, and what they cost (measured now).
+
+    `cost` is the time of such a product over the time of torch's own, for one row of the feed-forward's
+    shape: below 1 the mode costs nothing.
+    """
+    if not resolved.deterministic:
+        return {"on": False, "products": None, "cost": None}
+    spec = resolved.spec
+    outs = max(1, min(2 * spec.intermediate_size, PROBE_WEIGHTS // spec.hidden_size))
+    weight = torch.randn(outs, spec.hidden_size).to(resolved.device, spec.dtype)
+    layer = make_linear(weight, deterministic=True)
+    cost = cost_of_determinism(layer, spec.dtype, resolved.device)
+    return {"on": True, "products": layer.kind, "cost": round(cost, 3)}

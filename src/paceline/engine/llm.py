@@ -11,7 +11,7 @@ import torch
 from paceline.config import CacheConfig, EngineConfig, ModelConfig, SpeculativeConfig
 from paceline.config.sampling import SamplingParams
 from paceline.engine.assemble import assemble
-from paceline.engine.describe import describe
+from paceline.engine.describe import describe, determinism
 from paceline.engine.request import Request, check_prompt, draw_seed
 from paceline.engine.results import RequestOutput, StreamEvent
 from paceline.engine.teacher import teacher_forced_logits
@@ -75,6 +75,11 @@ class LLM:
         return self._parts.resolved.deterministic
 
     @property
+    def device(self) -> str:
+        """Where the model runs: "cpu" or "cuda"."""
+        return self._parts.resolved.device.type
+
+    @property
     def max_model_len(self) -> int:
         """Most tokens of prompt and answer together."""
         return self._parts.resolved.max_model_len
@@ -86,6 +91,10 @@ class LLM:
     def plan(self) -> dict[str, Any]:
         """What was resolved, what memory it takes, and which kernels run: plain data, ready for JSON."""
         return describe(self._parts)
+
+    def determinism(self) -> dict[str, Any]:
+        """Whether deterministic mode is on, its products, and their measured cost against torch's own."""
+        return determinism(self._parts.resolved)
 
     def encode(self, text: str, params: SamplingParams | None = None, *, chat: bool = False) -> list[int]:
         """Token ids of a prompt, checked as `generate` checks them.

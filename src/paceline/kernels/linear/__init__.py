@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Protocol
 
 import torch
 
 from paceline.kernels import build
 from paceline.kernels.linear.cpu import CpuLinear
+from paceline.kernels.linear.probe import rows_are_independent
 from paceline.kernels.linear.reference import ReferenceLinear
 
 
@@ -38,4 +40,13 @@ def make_linear(weight: torch.Tensor, *, deterministic: bool) -> Linear:
     lib = build.library("linear") if weight.device.type == "cpu" else None
     if lib is None:
         return ReferenceLinear(weight, deterministic=deterministic)
-    return CpuLinear(weight, lib)
+    layer = CpuLinear(weight, lib)
+    if deterministic and not rows_are_independent(layer, weight.dtype):
+        warnings.warn(
+            f"the native product of shape {tuple(weight.shape)} gave a row other bits in other company: "
+            "it is replaced by padded torch products (slower, same text)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return ReferenceLinear(weight, deterministic=True)
+    return layer
