@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -45,8 +45,10 @@ class DecodeBucket:
         size: BucketSize,
         device: torch.device,
         draft_method: Literal["greedy", "coupled"],
+        pool: Any = None,
     ):
-        self.parts, self.size, self.draft_method = parts, size, draft_method
+        """`pool`: a handle of memory that captured steps share (see `torch.cuda.graph`); None: its own."""
+        self.parts, self.size, self.draft_method, self._pool = parts, size, draft_method, pool
         self.layout = WindowLayout(
             num_seqs=size.num_seqs,
             max_rows=size.max_rows,
@@ -91,7 +93,7 @@ class DecodeBucket:
                 self.step()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._pool):
             self._result = self.step()
         self._graph = graph
 

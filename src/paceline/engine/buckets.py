@@ -37,6 +37,8 @@ class BucketCache:
         self._parts, self._block_size, self._num_drafts = parts, block_size, num_drafts
         self._device, self._draft_method = device, draft_method
         self._kept: dict[tuple[BucketSize, SamplingPlan], DecodeBucket] = {}
+        # One pool for all: graphs run one at a time, and what one leaves is read before the next runs.
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def find(self, windows: ListLike[Window]) -> DecodeBucket:
         """The bucket for these windows, captured if it is new; it is not loaded yet."""
@@ -45,7 +47,7 @@ class BucketCache:
         if bucket is None:
             if len(self._kept) >= MOST_GRAPHS:
                 del self._kept[next(iter(self._kept))]
-            bucket = DecodeBucket(self._parts, key[0], self._device, self._draft_method)
+            bucket = DecodeBucket(self._parts, key[0], self._device, self._draft_method, self._pool)
             bucket.capture()
         self._kept[key] = bucket  # newest last
         return bucket
@@ -54,10 +56,11 @@ class BucketCache:
         plain = all(w.rows == 1 for w in windows)
         rows = 1 if plain else self._num_drafts + 1
         reach = max(w.sequence.length for w in windows) + rows + 1
+        owned = max(len(w.sequence.blocks) for w in windows)  # scratch of a wider window may still be there
         return BucketSize(
             num_seqs=_power_of_two(len(windows)),
             max_rows=rows,
-            max_blocks=_power_of_two(blocks_for(reach, self._block_size)),
+            max_blocks=_power_of_two(max(blocks_for(reach, self._block_size), owned)),
             block_size=self._block_size,
         )
 

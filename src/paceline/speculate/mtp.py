@@ -43,7 +43,7 @@ class MTPProposer(Proposer):
         out = self.head.forward(
             ids=rows.next_ids,
             hidden=rows.hidden,
-            positions=positions,
+            positions=self._inside(positions, batch.block_tables),
             row_seq=batch.row_seq,
             block_tables=batch.block_tables,
             slot_mapping=torch.where(visible, where, 0),
@@ -68,7 +68,7 @@ class MTPProposer(Proposer):
                 hidden = self.head.forward(
                     ids=tokens[:, j - 1].contiguous(),
                     hidden=hidden,
-                    positions=positions,
+                    positions=self._inside(positions, request.block_tables),
                     row_seq=row_seq,
                     block_tables=request.block_tables,
                     slot_mapping=cache_rows(positions, row_seq, request.block_tables, self.block_size),
@@ -78,6 +78,14 @@ class MTPProposer(Proposer):
             logits = self.target.logits(hidden)[:, None]
             tokens[:, j] = request.choose(logits, j, tokens[:, :j])[:, 0]
         return Drafts(tokens, list(request.limits))
+
+    def _inside(self, positions: torch.Tensor, block_tables: torch.Tensor) -> torch.Tensor:
+        """Positions [R] that the tables hold, others as padding rows (0).
+
+        The row after a sequence's last position, and drafts beyond a short window, have no block to look at
+        and are needed by nobody.
+        """
+        return torch.where(positions < block_tables.shape[1] * self.block_size, positions, 0)
 
     def export_slot(self, slot: int) -> Any:
         """The head's output at the anchor."""
