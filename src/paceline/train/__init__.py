@@ -1,0 +1,1 @@
+"""Training of the demo: target, multi-token head and DFlash drafter, in plain torch (see `paceline.train.demo`)."""
