@@ -70,6 +70,7 @@ class Engine:
         self._method, self._num_drafts = method, num_speculative_tokens
         self._choices: dict[Sequence, _Choice] = {}
         self._open: dict[str, _Open] = {}
+        self.num_preemptions = 0
 
     @property
     def has_work(self) -> bool:
@@ -106,6 +107,7 @@ class Engine:
         """Plan and run one step; returns news of every sequence that got tokens, ended or failed."""
         plan = self.scheduler.schedule()
         events = [event for failure in plan.failed for event in self._fail(failure.sequence, failure.error)]
+        self.num_preemptions += len(plan.preempted)
         self._admit(plan)
         # A failed request takes its other choices with it, which the plan still holds.
         chunks = [chunk for chunk in plan.prefill if chunk.sequence in self._choices]
@@ -141,10 +143,10 @@ class Engine:
             sequence.commit(delta.token_ids)
         choice.last_token = now
         if delta.finish_reason:
-            return self._finish(choice, delta)
-        return StreamEvent(sequence.request_id, sequence.index, delta.text, delta.token_ids, None, None)
+            return self._finish(choice, delta, emission)
+        return self._event(choice, delta, emission)
 
-    def _finish(self, choice: _Choice, delta: Delta) -> StreamEvent:
+    def _finish(self, choice: _Choice, delta: Delta, emission: Emission | None = None) -> StreamEvent:
         """Free what the sequence holds, and close the request with its last choice."""
         sequence = choice.sequence
         self._release(sequence)
@@ -154,9 +156,28 @@ class Engine:
         if all(c.result is not None for c in opened.choices):
             output = _request_output(opened)
             del self._open[sequence.request_id]
-        assert delta.finish_reason is not None
+        return self._event(choice, delta, emission, output)
+
+    def _event(
+        self,
+        choice: _Choice,
+        delta: Delta,
+        emission: Emission | None,
+        output: RequestOutput | None = None,
+    ) -> StreamEvent:
+        """What a delta says; `emission` is the step that gave its tokens, None for an abort."""
+        agreed = len(emission.tokens) - 1 if emission else 0
         return StreamEvent(
-            sequence.request_id, sequence.index, delta.text, delta.token_ids, delta.finish_reason, output
+            choice.sequence.request_id,
+            choice.sequence.index,
+            delta.text,
+            delta.token_ids,
+            delta.finish_reason,
+            output,
+            logprobs=delta.logprobs,
+            drafted=emission.drafted if emission else 0,
+            accepted=min(agreed, len(delta.token_ids)),
+            stop_reason=delta.stop_reason,
         )
 
     def _fail(self, sequence: Sequence, error: PacelineError) -> list[StreamEvent]:

@@ -23,6 +23,8 @@ class Request:
     prompt_ids: list[int]
     params: SamplingParams
     seed: int
+    max_drafts: int | None = None
+    """Drafts of a verification at most, where the request wants fewer than the engine's."""
     arrived: float = field(default_factory=time.perf_counter)
 
     def sequences(self) -> list[Sequence]:
@@ -34,6 +36,7 @@ class Request:
                 prompt_ids=self.prompt_ids,
                 params=self.params,
                 key=request_key(self.seed, index),
+                max_drafts=self.max_drafts,
             )
             for index in range(self.params.n)
         ]

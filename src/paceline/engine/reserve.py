@@ -27,6 +27,8 @@ class Reservations:
         """The anchor and its drafts, clipped to the tokens that may still come and the drafter's length."""
         assert sequence.remaining > 0, "a sequence that may not go on is still running"
         drafts = min(self._limits.num_drafts, sequence.remaining - 1)
+        if sequence.max_drafts is not None:
+            drafts = min(drafts, sequence.max_drafts)
         longest = self._limits.drafter_max_length
         if drafts > 0 and longest is not None:
             drafts = max(0, min(drafts, longest - 1 - sequence.length))

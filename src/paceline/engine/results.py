@@ -187,3 +187,11 @@ class StreamEvent:
     output: RequestOutput | None
     """The whole request, with the last event of its last choice."""
     error: PacelineError | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    """One entry for each new token, if the request asked for them."""
+    drafted: int = 0
+    """Drafts of the verification that gave the tokens."""
+    accepted: int = 0
+    """How many of the tokens were drafts; one behind them is the bonus (plain where nothing was drafted)."""
+    stop_reason: str | int | None = None
+    """The stop string or stop id that ended the choice, if one did."""

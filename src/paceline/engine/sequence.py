@@ -43,6 +43,8 @@ class Sequence:
     params: SamplingParams
     key: int
     """Request key: what the sampling noise is drawn from."""
+    max_drafts: int | None = None
+    """Drafts of a window at most; None: as many as the engine's windows hold."""
 
     output_ids: list[int] = field(default_factory=list)
     length: int = 0

@@ -58,6 +58,40 @@ class TextTokenizer:
         )
         return self.encode_bare(rendered)
 
+    def render_chat(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
+    ) -> str:
+        """Messages in the model's chat format, as text; `encode_bare` gives its ids.
+
+        template: Jinja source instead of the model's own; it runs in transformers' sandbox. variables: what
+        else the template may ask for, such as `enable_thinking`.
+
+        Raises: RequestError for messages that the template refuses, or where there is no template.
+        """
+        if template is None and not self.has_chat_template:
+            raise RequestError(f"{self.folder.name} has no chat template: use completions", param="messages")
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages,
+                    tools=tools,
+                    chat_template=template,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tokenize=False,
+                    **variables,
+                )
+            )
+        except Exception as error:  # a template may raise whatever it likes about the messages
+            raise RequestError(f"the chat template: {_first_line(error)}", param="messages") from error
+
     def decode(self, ids: list[int]) -> str:
         """Text of `ids`, special tokens included."""
         return str(self.backend.decode(ids, skip_special_tokens=False))
