@@ -12,6 +12,7 @@ than the work).
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import hashlib
@@ -160,7 +161,9 @@ def _cache_dir() -> Path:
             return root
     except OSError:
         pass
-    return Path(tempfile.mkdtemp(prefix="paceline-kernels-"))  # read-only home: compile anew in each process
+    root = Path(tempfile.mkdtemp(prefix="paceline-kernels-"))  # read-only home: compile anew in each process
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root
 
 
 @cache
