@@ -426,7 +426,11 @@ void clear_padding(const DeltaState& st, const DeltaRows& in) {
 }
 
 template <typename F> void over_units(int64_t S, int64_t heads, int64_t work, F&& unit) {
-#pragma omp parallel for schedule(dynamic, 1) if (S * heads > 1 && work > kParallelWork)
+  if (S * heads < 2 || work <= kParallelWork) {
+    for (int64_t i = 0; i < S * heads; i++) unit(i / heads, i % heads);
+    return;
+  }
+#pragma omp parallel for schedule(dynamic, 1)  // windows differ in length
   for (int64_t i = 0; i < S * heads; i++) unit(i / heads, i % heads);
 }
 

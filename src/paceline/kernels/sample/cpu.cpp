@@ -2,6 +2,7 @@
 //
 // Rows and pieces of the vocabulary are scanned in parallel; a piece reports its first maximum, and pieces are
 // compared in ascending order with `>`, so that the lowest id wins a tie however the work was cut.
+#include "parallel.h"
 #include "simd.h"
 
 #include <algorithm>
@@ -149,11 +150,11 @@ Best scan_gumbel(const float* scores, uint64_t key, int64_t from, int64_t to) {
 template <typename Scan> void over_pieces(int64_t rows, int64_t vocab, int64_t* out, Scan&& scan) {
   const int64_t pieces = (vocab + kPiece - 1) / kPiece;
   std::vector<Best> found(size_t(rows * pieces));
-#pragma omp parallel for schedule(dynamic, 1) if (rows * vocab > kParallelIds && rows * pieces > 1)
-  for (int64_t t = 0; t < rows * pieces; t++) {
+  auto task = [&](int64_t t) {
     const int64_t from = t % pieces * kPiece;
     found[size_t(t)] = scan(t / pieces, from, std::min(from + kPiece, vocab));
-  }
+  };
+  for_each(rows * pieces, rows * pieces > 1 && rows * vocab > kParallelIds, task);
   for (int64_t r = 0; r < rows; r++) {
     Best best;
     for (int64_t p = 0; p < pieces; p++)
@@ -179,8 +180,7 @@ PACELINE_API void sample_gumbel_argmax(const float* scores, int64_t stride, int6
 
 PACELINE_API void sample_gumbel_noise(const int64_t* keys, const int64_t* positions, int64_t rows, int64_t vocab,
                                       float* out) {
-#pragma omp parallel for collapse(2) if (rows * vocab > 1024)
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t id = 0; id < vocab; id++)
-      out[r * vocab + id] = noise(random_bits(row_key(keys[r], positions[r]), id));
+  for_each(rows * vocab, rows * vocab > 1024, [&](int64_t i) {
+    out[i] = noise(random_bits(row_key(keys[i / vocab], positions[i / vocab]), i % vocab));
+  });
 }
