@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline import kernels
 from paceline.cache.base import blocks_for
 from paceline.cache.blocks import BlockPool
 from paceline.cache.memory import derive_num_blocks, memory_budget
@@ -60,6 +61,8 @@ class Assembled:
 def assemble(config: EngineConfig) -> Assembled:
     """Load everything that a configuration names. Raises the typed errors of `paceline.errors`."""
     resolved = resolve(config)
+    if resolved.device.type == "cpu":
+        kernels.prepare()
     generation_config = read_generation_config(resolved.folder)
     tokenizer = load_tokenizer(resolved.folder)
     target = load_target(

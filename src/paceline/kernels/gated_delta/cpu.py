@@ -50,6 +50,7 @@ class Native:
         row_count: Tensor,
         max_rows: int,
     ) -> Tensor:
+        """As `reference.window`."""
         assert max_rows <= st.rows, f"a window of {max_rows} rows in slots of {st.rows}"
         _check_index(slots, pending, row_start, row_count)
         out = torch.empty((qkv.shape[0], weights.Hv * weights.dv), dtype=qkv.dtype)
@@ -72,6 +73,7 @@ class Native:
         row_start: Tensor,
         row_count: Tensor,
     ) -> Tensor:
+        """As `reference.prefill`."""
         _check_index(slots, row_start, row_count)
         assert fresh.dtype == torch.bool and fresh.is_contiguous()
         out = torch.empty((qkv.shape[0], weights.Hv * weights.dv), dtype=qkv.dtype)
@@ -82,6 +84,7 @@ class Native:
         return out
 
     def commit(self, st: DeltaState, src_slots: Tensor, dst_slots: Tensor, counts: Tensor) -> None:
+        """As `reference.commit`."""
         _check_index(src_slots, dst_slots, counts)
         pointers = (src_slots.data_ptr(), dst_slots.data_ptr(), counts.data_ptr())
         failed = self._commit(_state(st), *pointers, src_slots.shape[0])

@@ -32,12 +32,14 @@ class Native:
         self._noise.argtypes = [_POINTER, _POINTER, _INT, _INT, _POINTER]
 
     def greedy(self, scores: Tensor) -> Tensor:
+        """As `reference.greedy`."""
         rows, vocab = _check_scores(scores)
         out = torch.empty(rows, dtype=torch.int64)
         self._greedy(scores.data_ptr(), scores.stride(0), rows, vocab, out.data_ptr())
         return out
 
     def gumbel_argmax(self, scores: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+        """As `reference.gumbel_argmax`."""
         rows, vocab = _check_scores(scores)
         _check_index(rows, keys, positions)
         out = torch.empty(rows, dtype=torch.int64)
@@ -46,6 +48,7 @@ class Native:
         return out
 
     def gumbel_noise(self, keys: Tensor, positions: Tensor, vocab: int) -> Tensor:
+        """As `reference.gumbel_noise`."""
         rows = keys.shape[0]
         _check_index(rows, keys, positions)
         out = torch.empty(rows, vocab, dtype=torch.float32)
