@@ -52,7 +52,9 @@ def test_every_stage_trains_and_exports(corpus: Path, tmp_path: Path) -> None:
     assert manifest.check(tmp_path, recorded["files"]) == ["target/config.json"]
 
 
-def test_a_stage_says_which_one_must_run_first(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_says_which_one_must_run_first(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     args = ["--corpus", str(corpus), "--out", str(tmp_path), "--config", str(CONFIG), "--device", "cpu"]
     assert main(["target", *args]) == 2
     assert "run the stage 'tokenizer' first" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from paceline.train import dflash, export, manifest, mtp
-from paceline.train.config import load_config
+from paceline.train.config import DemoConfig, load_config
 from paceline.train.target import Target
 
 DEMO = Path(__file__).parents[2] / "demo"
@@ -29,11 +29,15 @@ def test_files_are_those_of_the_manifest() -> None:
 
 
 def test_logs_agree_with_files_and_configuration() -> None:
-    config = load_config(DEMO / "configs" / "demo.yaml").model_dump(mode="json")
-    final = {"mtp": "target/model.safetensors", "drafter": "drafter/model.safetensors", "tokenizer": "target/tokenizer.json"}
-    for stage in ("tokenizer", "target", "data", "drafter", "mtp"):
+    config = load_config(DEMO / "configs" / "demo.yaml")
+    final = {
+        "mtp": "target/model.safetensors",
+        "drafter": "drafter/model.safetensors",
+        "tokenizer": "target/tokenizer.json",
+    }
+    for stage in ("tokenizer", "target", "data", "drafter", "mtp", "accept"):
         log = json.loads((DEMO / "logs" / f"{stage}.json").read_text())
-        assert log["config"] == config, stage
+        assert DemoConfig.model_validate_json(json.dumps(log["config"])) == config, stage
         if stage in final:
             assert log["files"][final[stage]] == export.sha256(DEMO / final[stage])
         if "losses" in log:
@@ -47,9 +51,13 @@ def test_weights_fit_the_configuration() -> None:
     export.load_weights(mtp.MTPHead(c.target), target, "mtp.")
     export.load_weights(dflash.Drafter(c.drafter, c.target), DEMO / "drafter" / "model.safetensors", "")
     tensors = load_file(str(target))
-    assert sum(n.startswith("mtp.") for n in tensors) == 15 and all(t.isfinite().all() for t in tensors.values())
+    assert sum(n.startswith("mtp.") for n in tensors) == 15 and all(
+        t.isfinite().all() for t in tensors.values()
+    )
     assert json.loads((DEMO / "target" / "config.json").read_text()) == export.target_json(c.target)
-    assert json.loads((DEMO / "drafter" / "config.json").read_text()) == export.drafter_json(c.drafter, c.target)
+    assert json.loads((DEMO / "drafter" / "config.json").read_text()) == export.drafter_json(
+        c.drafter, c.target
+    )
 
 
 def test_transformers_loads_the_target_and_its_tokenizer() -> None:

@@ -92,7 +92,13 @@ def test_gradients_of_the_chunk_form_equal_those_of_the_recurrence() -> None:
     def leaf(*shape: int) -> torch.Tensor:
         return torch.randn(*shape).requires_grad_()
 
-    raw = [leaf(1, rows, hk, dk), leaf(1, rows, hk, dk), leaf(1, rows, hv, dv), leaf(1, rows, hv), leaf(1, rows, hv)]
+    raw = [
+        leaf(1, rows, hk, dk),
+        leaf(1, rows, hk, dk),
+        leaf(1, rows, hv, dv),
+        leaf(1, rows, hv),
+        leaf(1, rows, hv),
+    ]
     weight = torch.randn(1, rows, hv, dv)
 
     def inputs() -> list[torch.Tensor]:

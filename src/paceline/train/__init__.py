@@ -1,1 +1,2 @@
-"""Training of the demo: target, multi-token head and DFlash drafter, in plain torch (see `paceline.train.demo`)."""
+"""Training of the demo: target, multi-token head and DFlash drafter, in plain torch (see
+`paceline.train.demo`)."""

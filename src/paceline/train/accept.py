@@ -1,8 +1,8 @@
 """Reference measurement of acceptance on held-out text, with full forwards and no serving code.
 
-The target's continuation of a prefix is fixed first. Verification accepts a draft exactly when it equals the token
-that the target would have produced, so walking along that continuation gives the same rounds as real decoding, and at
-temperature > 0 the same as coupled verification with drafts by arg max.
+The target's continuation of a prefix is fixed first. Verification accepts a draft exactly when it equals the
+token that the target would have produced, so walking along that continuation gives the same rounds as real
+decoding, and at temperature > 0 the same as coupled verification with drafts by arg max.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Acceptance:
 
 
 def walk(right: Tensor, first: int, stats: Acceptance) -> None:
-    """Decode along one sequence: right [T, n] says which drafts of a round anchored at row s hit; s starts at first."""
+    """Decode along one sequence: right [T, n] says which drafts of a round anchored at row s hit; s starts
+    at first."""
     at = first
     while at + stats.n < right.shape[0]:
         at += stats.add(right[at]) + 1
@@ -57,7 +58,8 @@ def walk(right: Tensor, first: int, stats: Acceptance) -> None:
 
 @torch.no_grad()
 def dflash_hits(target: Target, drafter: Drafter, ids: Tensor, features: Tensor, first: int) -> Tensor:
-    """[B, T, B' - 1] bool: draft j of a block anchored at each position from ``first`` on equals ids at anchor + j."""
+    """[B, T, B' - 1] bool: draft j of a block anchored at each position from ``first`` on equals ids at
+    anchor + j."""
     d, (rows, length) = drafter.config, ids.shape
     size = d.block_size
     right = torch.zeros(rows, length, size - 1, dtype=torch.bool, device=ids.device)
@@ -76,7 +78,8 @@ def dflash_hits(target: Target, drafter: Drafter, ids: Tensor, features: Tensor,
 def mtp_hits(target: Target, head: MTPHead, ids: Tensor, hidden: Tensor, steps: int) -> Tensor:
     """[B, T, steps] bool for anchors t_s = ids[s]: step k's draft equals ids at s + k.
 
-    Fed with the true tokens: step k counts only when the steps before it were right, and then its inputs are the same.
+    Fed with the true tokens: step k counts only when the steps before it were right, and then its inputs are
+    the same.
     """
     outs = head(hidden, target.embed(ids), steps)
     rows = outs[0].shape[1]
@@ -87,7 +90,13 @@ def mtp_hits(target: Target, head: MTPHead, ids: Tensor, hidden: Tensor, steps: 
 
 
 def measure(
-    target: Target, head: MTPHead | None, steps: int, drafter: Drafter | None, prefix: Tensor, length: int, vocab: int,
+    target: Target,
+    head: MTPHead | None,
+    steps: int,
+    drafter: Drafter | None,
+    prefix: Tensor,
+    length: int,
+    vocab: int,
     temperature: float,
 ) -> dict[str, Any]:
     """Acceptance of both proposers on the target's continuations of prefix [B, P] to ``length``."""
@@ -104,7 +113,9 @@ def measure(
         runs.append(("mtp", mtp_hits(target, head, ids, hidden, steps), steps))
     if drafter is not None:
         assert features is not None
-        runs.append(("dflash", dflash_hits(target, drafter, ids, features, first), drafter.config.block_size - 1))
+        runs.append(
+            ("dflash", dflash_hits(target, drafter, ids, features, first), drafter.config.block_size - 1)
+        )
     for name, right, n in runs:
         stats = Acceptance(n)
         for row in right.cpu():

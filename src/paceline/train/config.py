@@ -1,8 +1,9 @@
 """Configuration of a training run: one YAML file, strict and frozen, an unknown key is an error.
 
-The file has one section a stage (``tokenizer``, ``split``, ``target``, ``data``, ``mtp``, ``drafter``) and the list of
-``sources`` whose origin and licence the manifest repeats. Every stage has a wall-clock budget in seconds and a cap in
-optimiser steps; whichever comes first ends it, and the learning rate falls to zero at that point.
+The file has one section a stage (``tokenizer``, ``split``, ``target``, ``data``, ``mtp``, ``drafter``) and
+the list of ``sources`` whose origin and licence the manifest repeats. Every stage has a wall-clock budget in
+seconds and a cap in optimiser steps; whichever comes first ends it, and the learning rate falls to zero at
+that point.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paceline.errors import ConfigError
@@ -47,8 +48,8 @@ class TokenizerConfig(Section):
 class SplitConfig(Section):
     """Documents are dealt by the hash of their text, source by source.
 
-    ``held_out`` is never trained on; ``draft_pool`` is unseen by the target but may start the continuations that the
-    drafters learn from, so that these also come from text which the target has not memorised.
+    ``held_out`` is never trained on; ``draft_pool`` is unseen by the target but may start the continuations
+    that the drafters learn from, so that these also come from text which the target has not memorised.
     """
 
     held_out: Fraction = 0.015
@@ -111,12 +112,15 @@ class TargetConfig(Section):
     def layer_types(self) -> tuple[str, ...]:
         """``full_attention`` for every ``full_attention_interval``-th layer, else ``linear_attention``."""
         every = self.full_attention_interval
-        return tuple("linear_attention" if (i + 1) % every else "full_attention" for i in range(self.num_hidden_layers))
+        return tuple(
+            "linear_attention" if (i + 1) % every else "full_attention" for i in range(self.num_hidden_layers)
+        )
 
 
 class DataConfig(Section):
-    """Continuations by the target. ``greedy``, ``sampled`` and ``started`` are shares of the rows: all greedy, sampled
-    at ``temperature``, and greedy after ``started_tokens`` tokens sampled at temperature 1 (novel contexts)."""
+    """Continuations by the target. ``greedy``, ``sampled`` and ``started`` are shares of the rows: all
+    greedy, sampled at ``temperature``, and greedy after ``started_tokens`` tokens sampled at temperature 1
+    (novel contexts)."""
 
     sequences: PositiveInt
     seconds: PositiveFloat
@@ -160,7 +164,10 @@ class DrafterConfig(Section):
     block_size: Annotated[int, Field(ge=2)] = 8
     target_layer_ids: tuple[Annotated[int, Field(ge=0)], ...] = (1, 4, 7, 9)
     mask_token_id: Annotated[int, Field(ge=0)] = 4095
-    layer_types: tuple[Literal["full_attention", "sliding_attention"], ...] = ("full_attention", "full_attention")
+    layer_types: tuple[Literal["full_attention", "sliding_attention"], ...] = (
+        "full_attention",
+        "full_attention",
+    )
     sliding_window: PositiveInt | None = None
     num_anchors: PositiveInt = 64
     weighting: Literal["decay", "dpace"] = "dpace"

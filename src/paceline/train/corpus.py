@@ -1,7 +1,8 @@
 """Corpus folders: reading documents, dealing them into parts, encoding them to token streams.
 
-A source is ``*.txt.xz`` or ``*.txt`` whose documents are separated by a line ``<|endoftext|>``; ``*.md``, ``*.rst`` and
-``*.py`` files are one document each. Parts are ``train``, ``draft`` (see SplitConfig) and ``held_out``.
+A source is ``*.txt.xz`` or ``*.txt`` whose documents are separated by a line ``<|endoftext|>``; ``*.md``,
+``*.rst`` and ``*.py`` files are one document each. Parts are ``train``, ``draft`` (see SplitConfig) and
+``held_out``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def source_files(corpus: Path, config: DemoConfig) -> list[tuple[Path, str]]:
         pairs = [(corpus / s.file, s.kind) for s in config.sources]
         for path, _ in pairs:
             if not path.is_file():
-                raise ConfigError(f"corpus file {path} is missing: give the folder that holds it with --corpus", key="corpus")
+                raise ConfigError(
+                    f"corpus file {path} is missing: give the folder that holds it with --corpus",
+                    key="corpus",
+                )
         return pairs
     if not corpus.is_dir():
         raise ConfigError(f"corpus folder {corpus} does not exist", key="corpus")
@@ -74,13 +78,16 @@ def read_documents(corpus: Path, config: DemoConfig) -> list[list[Document]]:
     for path, kind in source_files(corpus, config):
         texts = _read(path).split(f"{END_OF_TEXT}\n") if ".txt" in path.name else [_read(path)]
         limit = config.split.max_document_bytes
-        pieces = [p.strip("\n") for t in texts for p in _pieces(t.replace(END_OF_TEXT, "").strip("\n"), limit)]
+        pieces = [
+            p.strip("\n") for t in texts for p in _pieces(t.replace(END_OF_TEXT, "").strip("\n"), limit)
+        ]
         out.append([Document(path.name, kind, p) for p in pieces if len(p) >= _MIN_DOCUMENT])
     return out
 
 
 def deal(sources: list[list[Document]], split: SplitConfig) -> dict[str, list[Document]]:
-    """Part name -> documents, by rank of the text's hash within each source, so that every source is held out in part."""
+    """Part name -> documents, by rank of the text's hash within each source, so that every source is held
+    out in part."""
     parts: dict[str, list[Document]] = {p: [] for p in PARTS}
     for docs in sources:
         ranked = sorted(docs, key=lambda d: hashlib.sha256(d.text.encode()).digest())

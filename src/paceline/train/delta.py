@@ -17,7 +17,8 @@ CHUNK = 64
 
 
 def _small_matmul(x: Tensor, y: Tensor) -> Tensor:
-    """Products of very small blocks are faster as a broadcast sum, which the compiler fuses, than as a batched GEMM."""
+    """Products of very small blocks are faster as a broadcast sum, which the compiler fuses, than as a
+    batched GEMM."""
     if x.shape[-1] <= 4:
         return (x.unsqueeze(-1) * y.unsqueeze(-3)).sum(-2)
     return x @ y
@@ -59,8 +60,8 @@ class _Inverse(torch.autograd.Function):
 
 
 class _Plain(torch.autograd.Function):
-    """Identity that lays out both the value and its gradient plainly: compiled graphs turn a reshape into a view by
-    the strides seen when tracing, and those of permuted gradients can differ when the graph runs."""
+    """Identity that lays out both the value and its gradient plainly: compiled graphs turn a reshape into a
+    view by the strides seen when tracing, and those of permuted gradients can differ when the graph runs."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -85,11 +86,11 @@ def chunk_gated_delta(
 ) -> tuple[Tensor, Tensor]:
     """Outputs [B, T, Hv, dv] (dtype of v) and the state after the last row [B, Hv, dk, dv] fp32.
 
-    q, k: [B, T, Hk, dk], l2-normalised, q already scaled; v [B, T, Hv, dv]; g (log decay, fp32) and beta [B, T, Hv].
-    A padded row has g = 0 and beta = 0, so it leaves the state as it is.
+    q, k: [B, T, Hk, dk], l2-normalised, q already scaled; v [B, T, Hv, dv]; g (log decay, fp32) and beta [B,
+    T, Hv]. A padded row has g = 0 and beta = 0, so it leaves the state as it is.
     """
     length, heads = q.shape[1], v.shape[2]
-    q, k, v, g, beta = (_Plain.apply(x) for x in (q, k, v, g, beta))  # type: ignore[no-untyped-call]
+    q, k, v, g, beta = (_Plain.apply(x) for x in (q, k, v, g, beta))
     rep = heads // q.shape[2]
     rows = -length % CHUNK
     n = (length + rows) // CHUNK
@@ -101,7 +102,7 @@ def chunk_gated_delta(
     kk = (k @ k.mT).repeat_interleave(rep, 1)
     qk = (q @ k.mT).repeat_interleave(rep, 1) * decay
     q, k = q.repeat_interleave(rep, 1), k.repeat_interleave(rep, 1)
-    inv: Tensor = _Inverse.apply((kk * bc * decay).tril(-1))  # type: ignore[no-untyped-call]
+    inv: Tensor = _Inverse.apply((kk * bc * decay).tril(-1))
     grow = gamma.exp().unsqueeze(-1)
     end = gamma[..., -1:].exp().unsqueeze(-1)
     u = inv @ (vc * bc)
@@ -123,7 +124,8 @@ def chunk_gated_delta(
 def recurrent_gated_delta(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One row for each of B sequences (T = 1); shapes as in `chunk_gated_delta`. The state is updated in place."""
+    """One row for each of B sequences (T = 1); shapes as in `chunk_gated_delta`. The state is updated in
+    place."""
     rep = v.shape[2] // q.shape[2]
     qf, kf = (x[:, 0].float().repeat_interleave(rep, 1) for x in (q, k))
     decay = g[:, 0].exp().unsqueeze(-1)

@@ -2,9 +2,10 @@
 
     python -m paceline.train.demo STAGE... --corpus DIR --out DIR --config FILE.yaml
 
-Stages in order: ``tokenizer`` (also encodes the corpus), ``target``, ``data`` (the target's continuations), ``mtp``,
-``drafter``, ``accept`` (acceptance on held-out text), ``manifest``; ``all`` runs them in turn. Each writes
-``logs/STAGE.json`` with the resolved config, losses, device, corpus hashes and hashes of the files that it exported.
+Stages in order: ``tokenizer`` (also encodes the corpus), ``target``, ``data`` (the target's continuations),
+``mtp``, ``drafter``, ``accept`` (acceptance on held-out text), ``manifest``; ``all`` runs them in turn. Each
+writes ``logs/STAGE.json`` with the resolved config, losses, device, corpus hashes and hashes of the files
+that it exported.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ from pathlib import Path
 
 from paceline.errors import PacelineError
 from paceline.train.config import load_config
-from paceline.train.stages import STAGES, Run
+from paceline.train.run import Run
+from paceline.train.stages import STAGES, do
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(prog="python -m paceline.train.demo", description="Train the demo model, stage by stage.")
-    p.add_argument("stages", nargs="+", choices=[*STAGES, "all"], metavar="STAGE", help=", ".join([*STAGES, "all"]))
+    p = argparse.ArgumentParser(
+        prog="python -m paceline.train.demo", description="Train the demo model, stage by stage."
+    )
+    p.add_argument(
+        "stages", nargs="+", choices=[*STAGES, "all"], metavar="STAGE", help=", ".join([*STAGES, "all"])
+    )
     p.add_argument("--corpus", type=Path, required=True, metavar="DIR", help="folder with the text sources")
-    p.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that receives the model and logs")
+    p.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder that receives the model and logs"
+    )
     p.add_argument("--config", type=Path, required=True, metavar="FILE.yaml", help="training configuration")
     p.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     return p
@@ -35,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         run = Run(load_config(args.config), args.corpus, args.out, args.device)
         for stage in STAGES if "all" in args.stages else args.stages:
-            run.do(stage)
+            do(run, stage)
     except PacelineError as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 2

@@ -1,7 +1,8 @@
 """The DFlash drafter for training: published tensors, many random anchors a sequence, masks as served.
 
-Query rows are N blocks of B slots: [embedding of the anchor token, mask embedding x (B - 1)]; slot j predicts the token
-at anchor + j (no shift). Keys are the context rows 0..S-1 (the target's tapped features) followed by the block rows.
+Query rows are N blocks of B slots: [embedding of the anchor token, mask embedding x (B - 1)]; slot j
+predicts the token at anchor + j (no shift). Keys are the context rows 0..S-1 (the target's tapped features)
+followed by the block rows.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from paceline.train.target import init_weights
 def block_mask(anchors: Tensor, context: int, block: int, window: int | None, *, causal: bool) -> Tensor:
     """What a query row may see: bool [B, N * block, context + N * block] for anchors [B, N].
 
-    Context strictly before the anchor, because the feature at the anchor already encodes the token after it; the
-    query's own block and no other; with a window, keys at distance < window.
+    Context strictly before the anchor, because the feature at the anchor already encodes the token after it;
+    the query's own block and no other; with a window, keys at distance < window.
     """
     n = anchors.shape[1]
     slot = torch.arange(n * block, device=anchors.device)
@@ -38,13 +39,20 @@ def block_mask(anchors: Tensor, context: int, block: int, window: int | None, *,
 
 
 class DraftAttention(nn.Module):
-    """Qwen3 attention (plain norms, full rotation) whose keys are context and block, with the same projections."""
+    """Qwen3 attention (plain norms, full rotation) whose keys are context and block, with the same
+    projections."""
 
     def __init__(self, d: DrafterConfig, hidden: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.dim = d.num_attention_heads, d.num_key_value_heads, d.head_dim
-        self.q_proj, self.o_proj = Linear(hidden, self.heads * self.dim), Linear(self.heads * self.dim, hidden)
-        self.k_proj, self.v_proj = Linear(hidden, self.kv_heads * self.dim), Linear(hidden, self.kv_heads * self.dim)
+        self.q_proj, self.o_proj = (
+            Linear(hidden, self.heads * self.dim),
+            Linear(self.heads * self.dim, hidden),
+        )
+        self.k_proj, self.v_proj = (
+            Linear(hidden, self.kv_heads * self.dim),
+            Linear(hidden, self.kv_heads * self.dim),
+        )
         self.q_norm = RMSNorm(self.dim, d.rms_norm_eps, zero_centred=False)
         self.k_norm = RMSNorm(self.dim, d.rms_norm_eps, zero_centred=False)
 
@@ -53,7 +61,9 @@ class DraftAttention(nn.Module):
         b, rows, past = x.shape[0], x.shape[1], context.shape[1]
         source = torch.cat([context, x], 1)
         cos, sin = rope
-        q = rotate(self.q_norm(self.q_proj(x).view(b, rows, self.heads, self.dim)), cos[:, past:], sin[:, past:])
+        q = rotate(
+            self.q_norm(self.q_proj(x).view(b, rows, self.heads, self.dim)), cos[:, past:], sin[:, past:]
+        )
         k = rotate(self.k_norm(self.k_proj(source).view(b, past + rows, self.kv_heads, self.dim)), cos, sin)
         v = self.v_proj(source).view(b, past + rows, self.kv_heads, self.dim)
         rep = self.heads // self.kv_heads
@@ -92,7 +102,8 @@ class Drafter(nn.Module):
         init_weights(self, d.num_hidden_layers)
 
     def forward(self, features: Tensor, anchors: Tensor, block: Tensor) -> Tensor:
-        """features [B, S, K * H], anchors [B, N], block embeddings [B, N, B', H] -> normed hidden [B, N, B', H]."""
+        """features [B, S, K * H], anchors [B, N], block embeddings [B, N, B', H] -> normed hidden [B, N, B',
+        H]."""
         d, size = self.config, block.shape[2]
         context = self.hidden_norm(self.fc(features))
         past = torch.arange(context.shape[1], device=anchors.device).expand(anchors.shape[0], -1)
@@ -125,7 +136,8 @@ def block_labels(ids: Tensor, anchors: Tensor, size: int) -> Tensor:
 
 
 def random_anchors(prefix: Tensor, length: int, count: int, generator: torch.Generator) -> Tensor:
-    """Sorted positions [B, count] in prefix - 1 .. length - 2: at least one token after each was generated."""
+    """Sorted positions [B, count] in prefix - 1 .. length - 2: at least one token after each was
+    generated."""
     draw = torch.rand(prefix.shape[0], count, device=prefix.device, generator=generator)
     low = prefix.unsqueeze(1) - 1
     return (low + (draw * (length - 1 - low)).long()).sort(1).values
@@ -134,8 +146,8 @@ def random_anchors(prefix: Tensor, length: int, count: int, generator: torch.Gen
 def position_weights(right: Tensor, valid: Tensor, d: DrafterConfig) -> Tensor:
     """Weight of each slot [..., B - 1], from the probability ``right`` of its label and which labels exist.
 
-    decay: exp(-(k - 1) / gamma), the published recipe. dpace: the expected number of accepted tokens that hang on the
-    slot, sum over m >= j of prod over i <= m of (1 - alpha) q_i + alpha.
+    decay: exp(-(k - 1) / gamma), the published recipe. dpace: the expected number of accepted tokens that
+    hang on the slot, sum over m >= j of prod over i <= m of (1 - alpha) q_i + alpha.
     """
     if d.weighting == "decay":
         k = torch.arange(right.shape[-1], device=right.device)

@@ -33,12 +33,17 @@ def write_json(path: Path, value: Any) -> None:
 
 def environment(device: torch.device) -> dict[str, str]:
     """What the figures of a log were made on."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or platform.machine()
+    )
     return {"device": name, "torch": torch.__version__, "python": sys.version.split()[0]}
 
 
 def target_json(c: TargetConfig) -> dict[str, Any]:
-    """config.json of the target; rope_theta is explicit because the class default differs from published models."""
+    """config.json of the target; rope_theta is explicit because the class default differs from published
+    models."""
     half = c.rotary_dim // 2
     third = half // 3
     same = (
@@ -77,7 +82,10 @@ def target_json(c: TargetConfig) -> dict[str, Any]:
 
 def drafter_json(d: DrafterConfig, t: TargetConfig) -> dict[str, Any]:
     """config.json of the drafter, fields as published drafters have them."""
-    same = "num_hidden_layers intermediate_size num_attention_heads num_key_value_heads head_dim rope_theta rms_norm_eps"
+    same = (
+        "num_hidden_layers intermediate_size num_attention_heads num_key_value_heads head_dim rope_theta "
+        "rms_norm_eps"
+    )
     return {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
@@ -133,8 +141,12 @@ def load_weights(module: nn.Module, path: Path, prefix: str) -> None:
     need = dict(module.named_parameters())
     odd = sorted(set(have) ^ set(need))
     if odd:
-        raise CheckpointError(f"{path}: tensor {prefix}{odd[0]} is {'missing' if odd[0] in need else 'surplus'}")
+        raise CheckpointError(
+            f"{path}: tensor {prefix}{odd[0]} is {'missing' if odd[0] in need else 'surplus'}"
+        )
     for name, p in need.items():
         if p.shape != have[name].shape:
-            raise CheckpointError(f"{path}: {prefix}{name} is {tuple(have[name].shape)}, expected {tuple(p.shape)}")
+            raise CheckpointError(
+                f"{path}: {prefix}{name} is {tuple(have[name].shape)}, expected {tuple(p.shape)}"
+            )
         p.data.copy_(have[name])

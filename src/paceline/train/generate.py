@@ -14,11 +14,17 @@ from paceline.train.target import Target
 
 @torch.no_grad()
 def continue_rows(
-    target: Target, prefix: Tensor, length: int, temperature: Callable[[int], Tensor], vocab: int, gen: torch.Generator
+    target: Target,
+    prefix: Tensor,
+    length: int,
+    temperature: Callable[[int], Tensor],
+    vocab: int,
+    gen: torch.Generator,
 ) -> Tensor:
     """Extend prefix [B, P] to [B, length] with the target's cached steps.
 
-    ``temperature(i)`` gives [B] for the i-th new token; 0 is greedy. Ids from ``vocab`` on are never produced.
+    ``temperature(i)`` gives [B] for the i-th new token; 0 is greedy. Ids from ``vocab`` on are never
+    produced.
     """
     caches = target.make_caches(prefix.shape[0], length)
     out = torch.zeros(prefix.shape[0], length, dtype=torch.long, device=prefix.device)
@@ -46,11 +52,13 @@ def generate(
 ) -> dict[str, Tensor]:
     """``ids`` [n, length] and ``prefix`` [n]: rows until ``sequences`` are made or ``seconds`` are over.
 
-    Prefixes come from ``pool`` (unseen by the target) for ``pool_share`` of the rows and from ``train`` for the rest.
+    Prefixes come from ``pool`` (unseen by the target) for ``pool_share`` of the rows and from ``train`` for
+    the rest.
     """
     gen = torch.Generator(device=train.device).manual_seed(config.seed)
     start = time.perf_counter()
-    ids, prefixes = [], []
+    ids: list[Tensor] = []
+    prefixes: list[Tensor] = []
     done = batches = 0
     while done < config.sequences and (time.perf_counter() - start < config.seconds or not ids):
         rows = min(config.batch_size, config.sequences - done)

@@ -1,5 +1,5 @@
-"""Layers that the target, the MTP head and the drafter share in training. Weights are fp32 masters, cast to the
-activations' dtype at use; tensor names equal those of the published checkpoints."""
+"""Layers that the target, the MTP head and the drafter share in training. Weights are fp32 masters, cast to
+the activations' dtype at use; tensor names equal those of the published checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Linear(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """RMS norm over the last dimension in fp32; ``zero_centred`` scales by 1 + w (qwen3_5), else by w (drafter)."""
+    """RMS norm over the last dimension in fp32; ``zero_centred`` scales by 1 + w (qwen3_5), else by w
+    (drafter)."""
 
     def __init__(self, size: int, eps: float, *, zero_centred: bool) -> None:
         super().__init__()
@@ -79,7 +80,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class KVCache:
     """Keys and values [B, T, Hkv, D] of one layer for generation; ``length`` rows are valid."""
 
-    def __init__(self, batch: int, rows: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, batch: int, rows: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.k = torch.zeros(batch, rows, heads, dim, dtype=dtype, device=device)
         self.v = torch.zeros_like(self.k)
         self.length = 0
@@ -93,7 +96,8 @@ class KVCache:
 
 
 class GatedAttention(nn.Module):
-    """qwen3_5 full attention: per head [query | gate] rows in q_proj, QK-norm, partial rotation, sigmoid gate."""
+    """qwen3_5 full attention: per head [query | gate] rows in q_proj, QK-norm, partial rotation, sigmoid
+    gate."""
 
     def __init__(self, c: TargetConfig) -> None:
         super().__init__()
@@ -150,7 +154,11 @@ class GatedDeltaNet(nn.Module):
     def __init__(self, c: TargetConfig) -> None:
         super().__init__()
         self.hk, self.hv = c.linear_num_key_heads, c.linear_num_value_heads
-        self.dk, self.dv, self.width = c.linear_key_head_dim, c.linear_value_head_dim, c.linear_conv_kernel_dim
+        self.dk, self.dv, self.width = (
+            c.linear_key_head_dim,
+            c.linear_value_head_dim,
+            c.linear_conv_kernel_dim,
+        )
         self.k_size, self.v_size = self.hk * self.dk, self.hv * self.dv
         channels = 2 * self.k_size + self.v_size
         self.in_proj_qkv, self.in_proj_z = Linear(c.hidden_size, channels), Linear(c.hidden_size, self.v_size)

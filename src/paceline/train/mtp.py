@@ -1,8 +1,9 @@
 """The multi-token-prediction head and its training with fed-back steps, exactly as it is served.
 
-Row i of step 1 takes (h_i, t_{i+1}) at position i + 1 and predicts t_{i+2}. Step k feeds the normed output of step
-k - 1 back with t_{i+k} at position i + k. Its attention sees the step-1 rows up to i (those that serving commits from
-the target's hidden states) and its own chain's rows, never step-1 rows of later positions.
+Row i of step 1 takes (h_i, t_{i+1}) at position i + 1 and predicts t_{i+2}. Step k feeds the normed output
+of step k - 1 back with t_{i+k} at position i + k. Its attention sees the step-1 rows up to i (those that
+serving commits from the target's hidden states) and its own chain's rows, never step-1 rows of later
+positions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class MTPHead(nn.Module):
         init_weights(self, 1)
 
     def forward(self, hidden: Tensor, embeds: Tensor, steps: int) -> list[Tensor]:
-        """Normed outputs [B, R, H] of each step, R = T - steps - 1, from the target's hidden and embeddings [B, T, H]."""
+        """Normed outputs [B, R, H] of each step, R = T - steps - 1, from the target's hidden and embeddings
+        [B, T, H]."""
         rows = hidden.shape[1] - steps - 1
         block = self.layers[0]
         assert isinstance(block, FullBlock)
@@ -55,7 +57,8 @@ class MTPHead(nn.Module):
 
 
 def _chain_attention(q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """q [B, R, H, D]; keys[0] are the committed rows (causal), keys[1:] each row's own chain. Returns [B, R, H, D]."""
+    """q [B, R, H, D]; keys[0] are the committed rows (causal), keys[1:] each row's own chain. Returns [B, R,
+    H, D]."""
     rows, scale = q.shape[1], q.shape[-1] ** -0.5
     mask = torch.ones(rows, rows, dtype=torch.bool, device=q.device).tril()
     first = torch.einsum("bihd,bjhd->bhij", q, keys[0]).float().masked_fill(~mask, float("-inf"))

@@ -19,7 +19,8 @@ _NARROW = ("in_proj_a.weight", "in_proj_b.weight")
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """Push the singular values of each matrix of g [n, r, c] towards 1; result has the dtype of the iteration."""
+    """Push the singular values of each matrix of g [n, r, c] towards 1; result has the dtype of the
+    iteration."""
     x = g.to(torch.bfloat16 if g.is_cuda else torch.float32)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
@@ -35,15 +36,17 @@ class Optimizer:
 
     def __init__(self, module: nn.Module, budget: BudgetConfig) -> None:
         self.lr, self.decay, self.momentum = budget.learning_rate, budget.weight_decay, 0.95
-        groups: dict[tuple[int, ...], list[nn.Parameter]] = {}
-        plain: list[nn.Parameter] = []
-        narrow: list[nn.Parameter] = []
+        groups: dict[tuple[int, ...], list[Tensor]] = {}
+        plain: list[Tensor] = []
+        narrow: list[Tensor] = []
         for name, p in module.named_parameters():
             if p.dim() == 2 and "embed_tokens" not in name and not name.endswith(_NARROW):
                 groups.setdefault(tuple(p.shape), []).append(p)
             else:
                 (narrow if name.endswith(_NARROW) else plain).append(p)
-        self.groups = [(ps, torch.zeros(len(ps), *shape, device=ps[0].device)) for shape, ps in groups.items()]
+        self.groups = [
+            (ps, torch.zeros(len(ps), *shape, device=ps[0].device)) for shape, ps in groups.items()
+        ]
         sets = [{"params": plain, "weight_decay": 0.0}, {"params": narrow, "weight_decay": self.decay}]
         sets = [s for s in sets if s["params"]]
         self.adam = torch.optim.AdamW(sets, lr=self.lr, betas=(0.9, 0.95), eps=1e-10)
@@ -63,7 +66,8 @@ class Optimizer:
             update = orthogonalise(grad.lerp(buffer, self.momentum)).float()
             update *= -lr * 0.2 * math.sqrt(max(update.shape[-2:]))
             torch._foreach_mul_(ps, 1 - lr * self.decay)
-            torch._foreach_add_(ps, list(update.unbind(0)))
+            for p, u in zip(ps, update.unbind(0), strict=True):
+                p.add_(u)
         for p in self.parameters:
             p.grad = None
 
@@ -96,7 +100,7 @@ def run_budget(
     """
     history = History()
     begin = time.perf_counter()
-    loss_of().backward()  # type: ignore[no-untyped-call]
+    loss_of().backward()
     for p in optimizer.parameters:
         p.grad = None
     start = time.perf_counter()
@@ -108,10 +112,11 @@ def run_budget(
         if progress >= 1.0:
             break
         loss = loss_of()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step(min(1.0, (progress + 1e-3) / (budget.warmup + 1e-3)) * (1.0 - progress))
         history.steps += 1
-        if history.steps % every == 0 or history.steps == 1:  # also bounds how far the host runs ahead of the device
+        # Reading the loss also bounds how far the host runs ahead of the device.
+        if history.steps % every == 0 or history.steps == 1:
             history.losses.append((history.steps, float(loss.detach())))
             if time.perf_counter() - shown > 5:
                 shown = time.perf_counter()
@@ -122,7 +127,8 @@ def run_budget(
 
 
 class Windows:
-    """Random windows of a token stream [N]: each pass shifts the grid and permutes it, so every token is seen once."""
+    """Random windows of a token stream [N]: each pass shifts the grid and permutes it, so every token is
+    seen once."""
 
     def __init__(self, stream: Tensor, length: int, seed: int) -> None:
         self.stream, self.length = stream, min(length, stream.numel() - 2)

@@ -1,4 +1,5 @@
-"""The stages of a training run. Each reads what the stages before it wrote under ``out`` and leaves a log there."""
+"""The stages of a training run. Each reads what the stages before it wrote under ``out`` and leaves a log
+there."""
 
 from __future__ import annotations
 
@@ -12,88 +13,16 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from paceline.errors import ConfigError
 from paceline.train import accept, corpus, dflash, export, manifest, mtp
 from paceline.train import generate as generation
 from paceline.train import tokenizer as bpe
-from paceline.train.config import BudgetConfig, DemoConfig
+from paceline.train.config import BudgetConfig
 from paceline.train.optim import History, Optimizer, Windows, run_budget
+from paceline.train.run import Run
 from paceline.train.target import Target, head_loss
 
 _EVAL_ROWS, _EVAL_LENGTH = 16, 512
 _ACCEPT = {"sequences": 32, "prefix": 64, "length": 256}
-
-
-class Run:
-    """One configured run: where things are, what they run on."""
-
-    def __init__(self, config: DemoConfig, corpus_dir: Path, out: Path, device: str = "auto") -> None:
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("--device cuda, but torch sees no GPU: use --device cpu", key="device")
-        self.config, self.corpus, self.out = config, corpus_dir, out
-        self.device = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-        self.compute = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        if self.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")
-            # It builds a plan for every new length, which costs more than a whole step of generation.
-            torch.backends.cuda.enable_cudnn_sdp(False)
-        self.stage, self.begin = "", time.perf_counter()
-        self._made: Continuations | None = None
-
-    def say(self, text: str) -> None:
-        """Progress to stdout."""
-        print(f"[{time.perf_counter() - self.begin:6.1f}s] {self.stage}: {text}", flush=True)
-
-    def do(self, stage: str) -> None:
-        """Run one stage and write its log."""
-        self.stage, start = stage, time.perf_counter()
-        facts, files = STAGES[stage](self)
-        record = {
-            "stage": stage,
-            "seconds": round(time.perf_counter() - start, 2),
-            **export.environment(self.device),
-            **facts,
-            "corpus": {p.name: export.sha256(p) for p, _ in corpus.source_files(self.corpus, self.config)},
-            "files": {str(f.relative_to(self.out)): export.sha256(f) for f in files},
-            "config": self.config.model_dump(mode="json"),
-        }
-        export.write_json(self.out / "logs" / f"{stage}.json", record)
-        self.say(f"done in {record['seconds']}s")
-
-    @property
-    def model_file(self) -> Path:
-        """The target's weights, which also hold the MTP head."""
-        return self.out / "target" / "model.safetensors"
-
-    @property
-    def drafter_file(self) -> Path:
-        """The drafter's weights."""
-        return self.out / "drafter" / "model.safetensors"
-
-    def tokens(self) -> dict[str, Tensor]:
-        """Encoded streams on the device: train, draft, and held_out:KIND for each kind."""
-        path = self.out / "work" / "tokens.npz"
-        if not path.is_file():
-            raise ConfigError(f"{path} is missing: run the stage 'tokenizer' first", key="out")
-        with np.load(path) as data:
-            return {name: torch.from_numpy(data[name].astype(np.int32)).to(self.device) for name in data.files}
-
-    def target(self) -> Target:
-        """The exported target, frozen."""
-        model = Target(self.config.target, self.compute).to(self.device)
-        export.load_weights(model, self.model_file, "model.")
-        return model.requires_grad_(False)
-
-    def forget_continuations(self) -> None:
-        """New ones are about to be made."""
-        self._made = None
-
-    def continuations(self, model: Target, budget: BudgetConfig) -> Continuations:
-        """The target's continuations with its states, built at first use."""
-        if self._made is None:
-            self._made = Continuations(self, model)
-        self._made.restart(budget)
-        return self._made
 
 
 Result = tuple[dict[str, Any], list[Path]]
@@ -112,13 +41,14 @@ def tokenizer(run: Run) -> Result:
         groups[f"held_out:{kind}"] = [d for d in parts["held_out"] if d.kind == kind]
     streams = {name: corpus.encode(tok, docs, bpe.EOS_ID) for name, docs in groups.items()}
     (run.out / "work").mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(run.out / "work" / "tokens.npz", allow_pickle=False, **streams)  # type: ignore[arg-type]
+    np.savez_compressed(run.out / "work" / "tokens.npz", allow_pickle=False, **streams)
     facts = {
         "vocabulary": tok.get_vocab_size(),
         "documents": {name: len(docs) for name, docs in groups.items()},
         "tokens": {name: int(s.size) for name, s in streams.items()},
         "bytes_per_token": {
-            name: round(sum(len(d.text.encode()) for d in docs) / streams[name].size, 4) for name, docs in groups.items()
+            name: round(sum(len(d.text.encode()) for d in docs) / streams[name].size, 4)
+            for name, docs in groups.items()
         },
     }
     return facts, [folder / "tokenizer.json", folder / "tokenizer_config.json"]
@@ -126,10 +56,13 @@ def tokenizer(run: Run) -> Result:
 
 def _train(run: Run, module: nn.Module, budget: BudgetConfig, loss_of: Callable[[], Tensor]) -> History:
     count = sum(p.numel() for p in module.parameters())
-    run.say(f"{count / 1e6:.2f} M parameters, {budget.seconds:.0f}s or {budget.max_steps} steps on {run.device}")
+    run.say(
+        f"{count / 1e6:.2f} M parameters, {budget.seconds:.0f}s or {budget.max_steps} steps on {run.device}"
+    )
     history = run_budget(loss_of, Optimizer(module, budget), budget, run.say)
     rate = history.steps / max(history.seconds, 1e-9)
-    run.say(f"{history.steps} steps, {rate:.1f} steps/s, warm-up {history.compile_seconds:.0f}s, loss {history.losses[-1][1]:.3f}")
+    loss, warm = history.losses[-1][1], history.compile_seconds
+    run.say(f"{history.steps} steps, {rate:.1f} steps/s, warm-up {warm:.0f}s, loss {loss:.3f}")
     return history
 
 
@@ -185,47 +118,17 @@ def data(run: Run) -> Result:
     vocab = run.config.tokenizer.vocab_size
     run.forget_continuations()
     made = generation.generate(model, streams["train"], streams["draft"], run.config.data, vocab, run.say)
-    np.savez(run.out / "work" / "continuations.npz", ids=made["ids"].numpy().astype(np.uint16), prefix=made["prefix"].numpy())
+    np.savez(
+        run.out / "work" / "continuations.npz",
+        ids=made["ids"].numpy().astype(np.uint16),
+        prefix=made["prefix"].numpy(),
+    )
     tok = Tokenizer.from_file(str(run.out / "target" / "tokenizer.json"))
-    sample = [tok.decode(row.tolist(), skip_special_tokens=False) for row in made["ids"][:: max(1, len(made["ids"]) // 6)]]
+    sample = [
+        tok.decode(row.tolist(), skip_special_tokens=False)
+        for row in made["ids"][:: max(1, len(made["ids"]) // 6)]
+    ]
     return {"sequences": len(made["ids"]), "tokens": made["ids"].numel(), "samples": sample}, []
-
-
-class Continuations:
-    """Shuffled batches of the generated rows with what the frozen target makes of them, computed once for both
-    proposers."""
-
-    def __init__(self, run: Run, model: Target) -> None:
-        path = run.out / "work" / "continuations.npz"
-        if not path.is_file():
-            raise ConfigError(f"{path} is missing: run the stage 'data' first", key="out")
-        with np.load(path) as z:
-            self.ids = torch.from_numpy(z["ids"].astype(np.int32)).to(run.device)
-            self.prefix = torch.from_numpy(z["prefix"].astype(np.int64)).to(run.device)
-        self.restart(BudgetConfig(seconds=1.0, max_steps=1, batch_size=64))
-        taps, width = run.config.drafter.target_layer_ids, run.config.target.hidden_size
-        self.hidden = torch.empty(*self.ids.shape, width, dtype=run.compute, device=run.device)
-        self.features = torch.empty(*self.ids.shape, width * len(taps), dtype=run.compute, device=run.device)
-        with torch.no_grad():
-            for start in range(0, len(self.ids), self.size):
-                part = slice(start, start + self.size)
-                self.hidden[part], self.features[part] = model(self.ids[part].long(), taps)
-        run.say(f"{len(self.ids)} continuations, {(self.hidden.nbytes + self.features.nbytes) / 2**30:.1f} GiB of states")
-
-    def restart(self, budget: BudgetConfig) -> None:
-        """Begin a stage: its batch size, its seed."""
-        self.size = min(budget.batch_size, len(self.ids))
-        self.generator = torch.Generator(device=self.ids.device).manual_seed(budget.seed)
-        self.order, self.next, self.passes = torch.empty(0), 0, -1
-
-    def batch(self) -> Tensor:
-        """Row numbers [size], every row once a pass."""
-        if self.next + self.size > self.order.numel():
-            self.order = torch.randperm(len(self.ids), device=self.ids.device, generator=self.generator)
-            self.next, self.passes = 0, self.passes + 1
-        rows = self.order[self.next : self.next + self.size]
-        self.next += self.size
-        return rows
 
 
 def mtp_stage(run: Run) -> Result:
@@ -284,8 +187,12 @@ def accept_stage(run: Run) -> Result:
         if not name.startswith("held_out"):
             continue
         first, count = _ACCEPT["prefix"], _ACCEPT["sequences"]
-        starts = torch.linspace(0, max(0, stream.numel() - first - 1), count, device=run.device).long().unique()
-        prefix = stream[starts.unsqueeze(1) + torch.arange(min(first, stream.numel()), device=run.device)].long()
+        starts = (
+            torch.linspace(0, max(0, stream.numel() - first - 1), count, device=run.device).long().unique()
+        )
+        prefix = stream[
+            starts.unsqueeze(1) + torch.arange(min(first, stream.numel()), device=run.device)
+        ].long()
         for label, heat in (("greedy", 0.0), ("T=0.8", 0.8)):
             key = f"{name.partition(':')[2]} {label}"
             result[key] = accept.measure(
@@ -311,3 +218,20 @@ STAGES: dict[str, Callable[[Run], Result]] = {
     "accept": accept_stage,
     "manifest": manifest_stage,
 }
+
+
+def do(run: Run, stage: str) -> None:
+    """Run one stage and write its log."""
+    run.stage, start = stage, time.perf_counter()
+    facts, files = STAGES[stage](run)
+    record = {
+        "stage": stage,
+        "seconds": round(time.perf_counter() - start, 2),
+        **export.environment(run.device),
+        **facts,
+        "corpus": {p.name: export.sha256(p) for p, _ in corpus.source_files(run.corpus, run.config)},
+        "files": {str(f.relative_to(run.out)): export.sha256(f) for f in files},
+        "config": run.config.model_dump(mode="json"),
+    }
+    export.write_json(run.out / "logs" / f"{stage}.json", record)
+    run.say(f"done in {record['seconds']}s")

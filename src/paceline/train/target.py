@@ -78,7 +78,8 @@ class Target(nn.Module):
         return cos.unsqueeze(1), sin.unsqueeze(1)
 
     def forward(self, ids: Tensor, taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor | None]:
-        """ids [B, T] -> post-norm hidden [B, T, H] and the residual stream after each tap, [B, T, len(taps) * H]."""
+        """ids [B, T] -> post-norm hidden [B, T, H] and the residual stream after each tap, [B, T, len(taps)
+        * H]."""
         x = self.embed(ids)
         cos, sin = self.rope(ids.shape[1])
         seen = {}
@@ -105,7 +106,8 @@ class Target(nn.Module):
 
     @torch.no_grad()
     def step(self, ids: Tensor, start: int, caches: list[DeltaCache | KVCache]) -> Tensor:
-        """Forward ids [B, T] at positions start.. with caches (T = 1, or T > 1 from empty ones); last hidden [B, H]."""
+        """Forward ids [B, T] at positions start.. with caches (T = 1, or T > 1 from empty ones); last hidden
+        [B, H]."""
         x = self.embed(ids)
         cos, sin = self.rope(ids.shape[1], start)
         for layer, cache in zip(self.layers, caches, strict=True):
@@ -116,8 +118,8 @@ class Target(nn.Module):
 
 @torch.no_grad()
 def init_weights(module: nn.Module, depth: int) -> None:
-    """Normal 0.02, residual projections scaled by depth; decay spread over 10..1000 tokens, because the class default
-    of the reference implementation forgets within one token."""
+    """Normal 0.02, residual projections scaled by depth; decay spread over 10..1000 tokens, because the
+    class default of the reference implementation forgets within one token."""
     residual = 0.02 / math.sqrt(2 * depth)
     for name, p in module.named_parameters():
         if name.endswith(("out_proj.weight", "o_proj.weight", "down_proj.weight")):

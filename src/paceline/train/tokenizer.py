@@ -17,7 +17,8 @@ _PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Train on the texts; id 0 is ``<|endoftext|>``. No normaliser, so decode(encode(x)) == x for every string."""
+    """Train on the texts; id 0 is ``<|endoftext|>``. No normaliser, so decode(encode(x)) == x for every
+    string."""
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.Sequence(
         [
