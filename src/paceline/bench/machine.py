@@ -25,7 +25,7 @@ def environment() -> dict[str, Any]:
     from paceline import kernels
 
     return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": now(),
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
@@ -42,6 +42,21 @@ def environment() -> dict[str, Any]:
         "kernels": kernels.live(),
         "load_average": load(),
     }
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def nvidia_driver() -> str | None:
+    """Version of the NVIDIA driver; None where it does not say."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.split("\n")[0].strip() or None
 
 
 def load() -> list[float]:

@@ -124,11 +124,12 @@ def _delta_sizes(shape: HybridShape) -> dict[str, Sizes]:
     }
 
 
-def _random(name: str, sizes: Sizes, generator: torch.Generator) -> torch.Tensor:
-    """Weights by role: decays between slow and fast, norms near their neutral value, matrices by fan-in."""
-    noise = torch.randn(sizes, generator=generator)
+def random_weight(name: str, sizes: Sizes, generator: torch.Generator) -> torch.Tensor:
+    """Weights by role, fp32, on the generator's device: decays between slow and fast, norms near their
+    neutral value, matrices by fan-in."""
+    noise = torch.randn(sizes, generator=generator, device=generator.device)
     if name.endswith("A_log"):
-        return torch.rand(sizes, generator=generator).mul(0.95).add(0.05).log()
+        return torch.rand(sizes, generator=generator, device=generator.device).mul(0.95).add(0.05).log()
     if name.endswith("linear_attn.norm.weight"):  # the one norm whose stored weight is the factor itself
         return 1 + 0.1 * noise
     if name.endswith("embed_tokens.weight"):
@@ -205,7 +206,7 @@ def write_model(shape: HybridShape, folder: Path, seed: int = 0) -> Path:
     part = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
     generator = torch.Generator().manual_seed(seed)
     weights = {
-        name: _random(name, sizes, generator).to(torch.bfloat16)
+        name: random_weight(name, sizes, generator).to(torch.bfloat16)
         for name, sizes in tensor_sizes(shape).items()
     }
     save_file(weights, str(part / "model.safetensors"), metadata={"format": "pt"})

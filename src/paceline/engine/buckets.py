@@ -42,12 +42,16 @@ class BucketCache:
 
     def find(self, windows: ListLike[Window]) -> DecodeBucket:
         """The bucket for these windows, captured if it is new; it is not loaded yet."""
-        key = (self._size(windows), self._parts.sampler.plan)
+        return self.of(self._size(windows))
+
+    def of(self, size: BucketSize) -> DecodeBucket:
+        """The bucket of this size for what the live requests sample, captured if it is new."""
+        key = (size, self._parts.sampler.plan)
         bucket = self._kept.pop(key, None)
         if bucket is None:
             if len(self._kept) >= MOST_GRAPHS:
                 del self._kept[next(iter(self._kept))]
-            bucket = DecodeBucket(self._parts, key[0], self._device, self._draft_method, self._pool)
+            bucket = DecodeBucket(self._parts, size, self._device, self._draft_method, self._pool)
             bucket.capture()
         self._kept[key] = bucket  # newest last
         return bucket
