@@ -36,6 +36,12 @@ def memory_budget(device: torch.device | str, *, share: float, reserve_bytes: in
     return max(0, int(free * share) - reserve_bytes)
 
 
+def utilization_budget(device: torch.device, utilization: float) -> int:
+    """Bytes left for the cache when everything on a GPU may take `utilization` of its memory."""
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, int(total * utilization) - (total - free))
+
+
 def _free_host_bytes() -> int:
     """Memory that this process can still get: the machine's, bounded by a container's limit."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

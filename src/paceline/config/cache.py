@@ -22,6 +22,13 @@ class CacheConfig(StrictModel):
     host_swap_gib: float = Field(
         4.0, ge=0.0, allow_inf_nan=False, description="Host memory for preempted sequences, in GiB."
     )
+    gpu_memory_utilization: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Share of the GPU's memory that weights and cache may take; "
+        "absent: 85 % of what is free after loading.",
+    )
     kv_dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto", description="How KV is stored; auto: as the model computes."
     )

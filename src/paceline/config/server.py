@@ -43,7 +43,8 @@ class ServerConfig(StrictModel):
     )
     generation_config: str = Field(
         "auto",
-        description="Defaults of sampling: auto (the model's generation_config.json), vllm (none), or a folder.",
+        description="Defaults of sampling: auto (the model's generation_config.json), vllm (none), "
+        "or a folder with such a file.",
     )
     max_queued_requests: int = Field(
         256, ge=0, description="Choices that may wait for a place; beyond it the answer is 429."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline import kernels
 from paceline.cache.base import blocks_for
 from paceline.cache.blocks import BlockPool
-from paceline.cache.memory import derive_num_blocks, memory_budget
+from paceline.cache.memory import derive_num_blocks, memory_budget, utilization_budget
 from paceline.cache.slots import SlotPool
 from paceline.cache.swap import HostSwap
 from paceline.cache.tensors import CacheTensors
@@ -118,12 +118,16 @@ def _known_ids(resolved: Resolved, tokenizer: TextTokenizer | None) -> int:
 
 
 def _derive_blocks(resolved: Resolved) -> int:
-    kind = resolved.device.type
+    kind, wanted = resolved.device.type, resolved.config.cache.gpu_memory_utilization
+    if wanted is not None and kind == "cuda":
+        budget = utilization_budget(resolved.device, wanted)
+    else:
+        budget = memory_budget(resolved.device, share=CACHE_SHARE[kind])
     return derive_num_blocks(
         resolved.shape,
         max_num_seqs=resolved.config.max_num_seqs,
         max_model_len=resolved.positions,
-        budget_bytes=memory_budget(resolved.device, share=CACHE_SHARE[kind]),
+        budget_bytes=budget,
     )
 
 

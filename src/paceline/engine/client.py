@@ -21,7 +21,7 @@ GRACE_S = 5.0
 
 
 class EngineProcess:
-    """One engine process. Its messages come to `listener`, on a thread of this object; the last is `Ended`."""
+    """One engine process. Its messages come to `listener`, on a thread of its own; the last is `Ended`."""
 
     def __init__(self, config: EngineConfig, listener: Callable[[Message], None]):
         self._config, self._listener = config, listener
