@@ -185,3 +185,16 @@ def test_sigmoid_gate(march, dtype, dim):
 
 def test_package_runs_what_it_reports():
     assert (attention.native() is None) == (build.isa("attention") == "torch")
+
+
+@pytest.mark.parametrize("wrong", ["row_seq", "row_last", "block", "row_first"])
+def test_an_index_out_of_bounds_is_refused_before_memory_is_read(wrong):
+    if build.library("attention") is None:
+        pytest.skip("no native code here")
+    q, cache = torch.randn(1, 4, 32), torch.randn(4, 8, 2, 32)
+    index = {"row_seq": 0, "row_first": 0, "row_last": 7, "block": 1}
+    index[wrong] = {"row_seq": 1, "row_first": -1, "row_last": 16, "block": 4}[wrong]
+    tables = torch.tensor([[index["block"], 2]])
+    rows = [torch.tensor([index[name]]) for name in ("row_seq", "row_first", "row_last")]
+    with pytest.raises(AssertionError, match="out of bounds"):
+        attention.paged_attention(q, cache, cache, tables, *rows, 1.0, 16)

@@ -57,8 +57,10 @@ def library(op: str, march: str = "native") -> ctypes.CDLL | None:
             ctypes.CDLL(omp, mode=ctypes.RTLD_GLOBAL)  # loaded already: makes its symbols visible to ours
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
-        _warn_once(f"native CPU kernels are off ({_first_line(error)}); the slower torch reference runs. "
-                   "Install g++ (for example: apt install g++) to have them.")
+        _warn_once(
+            f"native CPU kernels are off ({_first_line(error)}); the slower torch reference runs. "
+            "Install g++ (for example: apt install g++) to have them."
+        )
         return None
 
 
@@ -79,12 +81,16 @@ def isa(op: str) -> str:
     return "torch" if lib is None else ISA_NAMES[lib.paceline_isa()]
 
 
-def declare(lib: ctypes.CDLL, name: str, arguments: str) -> Callable[..., None]:
-    """Function ``name`` of ``lib``, returning nothing; a letter an argument: p pointer, i int64, f float."""
+def declare(lib: ctypes.CDLL, name: str, arguments: str, checked: bool = False) -> Callable[..., int | None]:
+    """Function ``name`` of ``lib``; a letter an argument: p pointer, i int64, f float.
+
+    It returns nothing, or if ``checked`` an int64 that is not 0 where an index was out of range.
+    """
     function = getattr(lib, name)
     kinds = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
-    function.argtypes, function.restype = [kinds[letter] for letter in arguments], None
-    return cast(Callable[..., None], function)
+    function.argtypes = [kinds[letter] for letter in arguments]
+    function.restype = ctypes.c_int64 if checked else None
+    return cast(Callable[..., int | None], function)
 
 
 def _compiled(op: str, sources: list[Path], flags: list[str], link_openmp: bool) -> Path:
@@ -147,8 +153,14 @@ def _cpu_features() -> bytes:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    picked = sorted({line for line in lines if line.startswith(("flags", "Features", "model", "CPU part"))
-                     and not line.startswith("model name")})
+    picked = sorted(
+        {
+            line
+            for line in lines
+            if line.startswith(("flags", "Features", "model", "CPU part"))
+            and not line.startswith("model name")
+        }
+    )
     return "\n".join([platform.machine(), *picked]).encode()
 
 

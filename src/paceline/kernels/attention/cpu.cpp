@@ -303,14 +303,34 @@ template <typename T> struct Attention {
 
 }  // namespace
 
-PACELINE_API void attention_run(int64_t is_bf16, const void* q, const void* k_cache, const void* v_cache,
-                                const int64_t* tables, int64_t table_width, int64_t block_size, const int64_t* row_seq,
-                                const int64_t* first, const int64_t* last, int64_t rows, int64_t heads,
-                                int64_t kv_heads, int64_t dim, float scale, void* out) {
+// Whether every row reads inside its table, and every block that it reads inside the cache.
+static bool in_bounds(const int64_t* tables, int64_t sequences, int64_t table_width, int64_t blocks,
+                      int64_t block_size, const int64_t* row_seq, const int64_t* first, const int64_t* last,
+                      int64_t rows) {
+  for (int64_t r = 0; r < rows; r++) {
+    if (last[r] < first[r]) continue;
+    if (row_seq[r] < 0 || row_seq[r] >= sequences || first[r] < 0) return false;
+    if (last[r] / block_size >= table_width) return false;
+    if (r > 0 && row_seq[r] == row_seq[r - 1] && first[r] >= first[r - 1] && last[r] <= last[r - 1]) continue;
+    const int64_t* table = tables + row_seq[r] * table_width;
+    for (int64_t b = first[r] / block_size; b <= last[r] / block_size; b++)
+      if (table[b] < 0 || table[b] >= blocks) return false;
+  }
+  return true;
+}
+
+// Returns 0, or 1 (and computes nothing) where an index is out of bounds.
+PACELINE_API int64_t attention_run(int64_t is_bf16, const void* q, const void* k_cache, const void* v_cache,
+                                   const int64_t* tables, int64_t sequences, int64_t table_width, int64_t blocks,
+                                   int64_t block_size, const int64_t* row_seq, const int64_t* first,
+                                   const int64_t* last, int64_t rows, int64_t heads, int64_t kv_heads, int64_t dim,
+                                   float scale, void* out) {
+  if (!in_bounds(tables, sequences, table_width, blocks, block_size, row_seq, first, last, rows)) return 1;
   if (is_bf16)
     Attention<bf16>{(const bf16*)q, (const bf16*)k_cache, (const bf16*)v_cache, tables, row_seq, first, last,
                     table_width, block_size, rows, heads, kv_heads, dim, scale, (bf16*)out}.run();
   else
     Attention<float>{(const float*)q, (const float*)k_cache, (const float*)v_cache, tables, row_seq, first, last,
                      table_width, block_size, rows, heads, kv_heads, dim, scale, (float*)out}.run();
+  return 0;
 }

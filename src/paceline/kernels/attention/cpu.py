@@ -18,7 +18,7 @@ class CpuAttention:
     def __init__(self, lib: ctypes.CDLL) -> None:
         self._norm_rope = build.declare(lib, "norm_rope_run", "ipiiiiipfippipp")
         self._store_kv = build.declare(lib, "store_kv_run", "pipipppii")
-        self._attention = build.declare(lib, "attention_run", "ippppiipppiiiifp")
+        self._attention = build.declare(lib, "attention_run", "ippppiiiipppiiiifp", checked=True)
         self._sigmoid_gate = build.declare(lib, "sigmoid_gate_run", "ippiipiii")
 
     def norm_rope(
@@ -71,16 +71,20 @@ class CpuAttention:
     ) -> Tensor:
         """q [R, Hq, D] contiguous -> [R, Hq, D]; rows read their own keys, ``max_context`` is moot."""
         rows, heads, dim = q.shape
-        _, block_size, kv_heads, _ = k_cache.shape
+        blocks, block_size, kv_heads, _ = k_cache.shape
         dtype = q.dtype
         assert q.is_contiguous() and block_tables.is_contiguous() and heads % kv_heads == 0, q.shape
         assert k_cache.is_contiguous() and v_cache.is_contiguous() and k_cache.dtype is dtype, k_cache.dtype
         out = torch.empty(rows, heads, dim, dtype=dtype)
         pages = k_cache.data_ptr(), v_cache.data_ptr(), block_tables.data_ptr()
-        lengths = block_tables.shape[1], block_size
+        assert row_seq.is_contiguous() and row_first.is_contiguous() and row_last.is_contiguous()
+        lengths = *block_tables.shape, blocks, block_size
         ranges = row_seq.data_ptr(), row_first.data_ptr(), row_last.data_ptr()
         sizes = rows, heads, kv_heads, dim
-        self._attention(dtype is BF16, q.data_ptr(), *pages, *lengths, *ranges, *sizes, scale, out.data_ptr())
+        wrong = self._attention(
+            dtype is BF16, q.data_ptr(), *pages, *lengths, *ranges, *sizes, scale, out.data_ptr()
+        )
+        assert not wrong, "attention: a row's sequence, range or block is out of bounds"
         return out
 
     def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
