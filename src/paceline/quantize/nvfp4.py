@@ -113,8 +113,8 @@ def round_e2m1(magnitude: torch.Tensor) -> torch.Tensor:
 def e2m1_codes(values: torch.Tensor) -> torch.Tensor:
     """4-bit codes (uint8) of fp32 values in units of their block's scale."""
     nearest = round_e2m1(values.abs())
-    # Codes of 0, .5, ... 2 are twice the value, of 2, 3, 4 the value + 2, of 4, 6 half the value + 4; the lowest
-    # of these three lines is the right one.
+    # Codes of 0, .5, ... 2 are twice the value, of 2, 3, 4 the value + 2, of 4, 6 half the value + 4: always
+    # the lowest of these three lines.
     index = torch.minimum(torch.minimum(nearest * 2, nearest + 2), nearest.mul_(0.5).add_(4))
     return index.to(torch.uint8).bitwise_or_((values < 0).to(torch.uint8).mul_(8))
 
