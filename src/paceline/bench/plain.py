@@ -11,7 +11,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from paceline.bench.peers.base import Engine, TokenPrompts
+from paceline.bench.peers.base import Engine, NotMeasured, TokenPrompts
 from paceline.bench.rows import Row, from_repetitions, interleave, rounded, summary
 
 SHORT, LONG = 16, 112
@@ -29,12 +29,16 @@ class Contest:
 
 
 def decode_rate(engine: Engine, prompts: TokenPrompts) -> float:
-    """Tokens a second of all sequences together, prompt processing taken out."""
+    """Tokens a second of all sequences together, prompt processing taken out; NotMeasured in all too noisy
+    conditions."""
     short = engine.seconds(prompts, SHORT)
     long = engine.seconds(prompts, LONG)
-    # On a disturbed machine the difference of two noisy times may be tiny or negative; a floor of a
-    # microsecond keeps such a repetition visible as an absurd rate instead of dividing by zero.
-    return (LONG - SHORT) * len(prompts) / max(long - short, 1e-6)
+    if long <= short:  # without this, two noisy times would make an absurd rate, and a row that is "met"
+        raise NotMeasured(
+            f"the machine is not quiet: {LONG} tokens took {engine.name} {long:.2f} s, "
+            f"and {SHORT} tokens {short:.2f} s"
+        )
+    return (LONG - SHORT) * len(prompts) / (long - short)
 
 
 def compare(ours: Engine, peer: Engine, contest: Contest, reps: int, step_bytes: int | None = None) -> Row:

@@ -1,7 +1,7 @@
 """The CPU figures: what measures each row, and in which order.
 
-The order keeps the machine quiet for what is timed: a peer in another process loads and compiles while texts
-are compared (which no load can change), is stopped, and runs in its turns only.
+Nothing else runs beside what is timed: a peer in another process is waited for until it has loaded and
+compiled, is stopped, runs in its turns only, and is gone before the rows that do not need it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from paceline.bench import dflash, identity, machine, plain, rollback, window
 from paceline.bench.goals import GOALS, TRANSFORMERS_ROWS, VLLM_ROWS, WINDOW_ROWS, absent, describe, gated
 from paceline.bench.native import Native
-from paceline.bench.peers.base import Engine, PeerUnavailable
+from paceline.bench.peers.base import Engine, NotMeasured
 from paceline.bench.peers.transformers import TransformersPeer
 from paceline.bench.peers.vllm import VllmPeer
 from paceline.bench.rows import Row, write
@@ -37,6 +37,8 @@ class Options:
     model: str
     """The trained model: a folder or `demo`."""
     drafter: str
+    draft_tokens: int | None
+    """Drafts a verification in the DFlash row; None: as many as the drafter's block holds."""
     prompts: list[Prompt]
     reps: int
     only: tuple[str, ...]
@@ -55,14 +57,12 @@ class Suite:
     def run(self) -> list[Row]:
         """Measure everything that was asked for; the output file grows with every section."""
         self.env = machine.environment()
-        with ExitStack() as stack:
-            peer = self._start_vllm(stack)
-            self._section(["rollback_share_27b_n10"], self._rollback)
-            self._section(["text_identical"], self._identity)
-            self._section(VLLM_ROWS, lambda: self._against_vllm(peer))
+        self._section(["rollback_share_27b_n10"], self._rollback)
+        self._section(VLLM_ROWS, self._against_vllm)
         self._section(TRANSFORMERS_ROWS, self._against_transformers)
         self._section(WINDOW_ROWS, self._windows)
         self._section(["dflash_vs_plain_b1"], self._dflash)
+        self._section(["text_identical"], self._identity)
         self.rows = gated(self.rows)
         self._save()
         return self._ordered()
@@ -88,24 +88,13 @@ class Suite:
         try:
             for row in work():
                 self.rows[row.name] = replace(row, detail={**row.detail, "load_average_before": load})
-        except (PeerUnavailable, PacelineError) as error:
+        except (NotMeasured, PacelineError) as error:
             reason = str(error)
         for name in wanted:
             self.rows.setdefault(name, absent(name, reason))
             say(f"  {describe(self.rows[name])}")
         say(f"  {time.perf_counter() - began:.0f} s")
         self._save()
-
-    def _start_vllm(self, stack: ExitStack) -> VllmPeer | PeerUnavailable:
-        """Let the peer load in the background; why it cannot is told by its rows."""
-        if not self._wanted(VLLM_ROWS):
-            return PeerUnavailable("not asked for")
-        try:
-            peer = VllmPeer.start(self.options.vllm_python, cached_model(HYBRID_76M))
-        except PeerUnavailable as error:
-            return error
-        stack.callback(peer.close)
-        return peer
 
     def _rollback(self) -> Iterator[Row]:
         yield rollback.measure("rollback_share_27b_n10", GOALS["rollback_share_27b_n10"].title)
@@ -114,20 +103,20 @@ class Suite:
         methods: dict[str, dict[str, Any]] = {
             "ngram": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5},
             "mtp": {"method": "mtp"},
-            "dflash": self._drafter(),
+            "dflash": {"method": "dflash", "model": self.options.drafter},
         }
         title = GOALS["text_identical"].title
         yield identity.measure("text_identical", title, self.options.model, self._prompts(), methods)
 
-    def _against_vllm(self, peer: VllmPeer | PeerUnavailable) -> Iterator[Row]:
-        if isinstance(peer, PeerUnavailable):
-            raise peer
-        say("  waiting for vLLM")
-        peer.wait_ready()
-        say(f"  vLLM's thread binding: {peer.environment()['thread_binding']}")
-        prompts = [random_prompts(batch, plain.PROMPT_TOKENS, HYBRID_76M.vocab) for batch in (1, 4, 16)]
-        ours = Native(cached_model(HYBRID_76M))
-        yield from self._contests(VLLM_ROWS, ours, peer, prompts, HYBRID_76M.step_bytes())
+    def _against_vllm(self) -> Iterator[Row]:
+        model = cached_model(HYBRID_76M)
+        peer = VllmPeer.start(self.options.vllm_python, model)
+        with closing(peer):
+            say("  waiting for vLLM to load and compile")
+            peer.wait_ready()
+            say(f"  vLLM's thread binding: {peer.environment()['thread_binding']}")
+            prompts = [random_prompts(batch, plain.PROMPT_TOKENS, HYBRID_76M.vocab) for batch in (1, 4, 16)]
+            yield from self._contests(VLLM_ROWS, Native(model), peer, prompts, HYBRID_76M.step_bytes())
 
     def _against_transformers(self) -> Iterator[Row]:
         ours = Native(self.options.model)
@@ -158,17 +147,17 @@ class Suite:
 
     def _dflash(self) -> Iterator[Row]:
         title, options = GOALS["dflash_vs_plain_b1"].title, self.options
+        drafter: dict[str, Any] = {"method": "dflash", "model": options.drafter}
+        if options.draft_tokens:
+            drafter["num_speculative_tokens"] = options.draft_tokens
         yield dflash.measure(
-            "dflash_vs_plain_b1", title, options.model, self._drafter(), self._prompts(), options.reps
+            "dflash_vs_plain_b1", title, options.model, drafter, self._prompts(), options.reps
         )
 
     def _prompts(self) -> list[Prompt]:
         if not self.options.prompts:
-            raise PeerUnavailable("no prompts file was given (--prompts)")
+            raise NotMeasured("no prompts file was given (--prompts)")
         return self.options.prompts
-
-    def _drafter(self) -> dict[str, Any]:
-        return {"method": "dflash", "model": self.options.drafter}
 
 
 def say(text: str) -> None:

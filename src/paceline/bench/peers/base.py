@@ -8,8 +8,12 @@ from typing import Any, Protocol
 TokenPrompts = Sequence[Sequence[int]]
 
 
-class PeerUnavailable(Exception):
-    """A peer could not be run; the message says why in one line. Its rows are null, never met."""
+class NotMeasured(Exception):
+    """A row could not be measured; the message says why in one line. The row is null, never met."""
+
+
+class PeerUnavailable(NotMeasured):
+    """A peer could not be run."""
 
 
 class Engine(Protocol):
