@@ -44,7 +44,7 @@ class SpeculativeConfig(StrictModel):
     draft_sample_method: Literal["greedy", "coupled"] | None = Field(
         None,
         description="How dflash and mtp draw drafts at temperature > 0; greedy: their best token; "
-        "coupled: with the target's own noise; absent: the one that measured better.",
+        "coupled: with the target's own noise; absent: coupled, which measured better.",
     )
 
     @field_validator("method", mode="before")
