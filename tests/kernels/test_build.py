@@ -87,4 +87,3 @@ def test_one_openmp_runtime():
     torch.randn(300, 300) @ torch.randn(300, 300)
     paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
     assert len([p for p in paths if Path(p).name.startswith(("libgomp", "libiomp", "libomp."))]) == 1
-

@@ -25,8 +25,20 @@ class CpuNorm:
         row_stride, column_stride = x.stride()
         assert column_stride == 1 or width == 1
         out = torch.empty(rows, width, dtype=dtype)
-        self._run(dtype is BF16, zero_centred, eps, rows, width, x.data_ptr(), row_stride, None, 0,
-                  weight.data_ptr(), out.data_ptr(), None)
+        self._run(
+            dtype is BF16,
+            zero_centred,
+            eps,
+            rows,
+            width,
+            x.data_ptr(),
+            row_stride,
+            None,
+            0,
+            weight.data_ptr(),
+            out.data_ptr(),
+            None,
+        )
         return out
 
     def add_rms_norm(
@@ -40,6 +52,18 @@ class CpuNorm:
         old_stride, old_column = residual.stride()
         assert (x_column == 1 and old_column == 1) or width == 1
         out, total = torch.empty(rows, width, dtype=dtype), torch.empty(rows, width, dtype=dtype)
-        self._run(dtype is BF16, zero_centred, eps, rows, width, x.data_ptr(), x_stride, residual.data_ptr(),
-                  old_stride, weight.data_ptr(), out.data_ptr(), total.data_ptr())
+        self._run(
+            dtype is BF16,
+            zero_centred,
+            eps,
+            rows,
+            width,
+            x.data_ptr(),
+            x_stride,
+            residual.data_ptr(),
+            old_stride,
+            weight.data_ptr(),
+            out.data_ptr(),
+            total.data_ptr(),
+        )
         return out, total
