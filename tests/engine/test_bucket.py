@@ -42,7 +42,7 @@ def test_bucketed_engine_writes_the_packed_engines_text(
         block_size=8,
         num_drafts=bucketed.resolved.num_drafts,
         device=torch.device("cpu"),
-        draft_method="greedy",
+        draft_method=packed.engine.runner.draft_method,
     )
     expected, got = run(packed, prompts, params), run(bucketed, prompts, params)
     assert [o.token_ids for o in got] == [o.token_ids for o in expected]

@@ -32,7 +32,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def assemble(folders: tuple[Path, Path], **options: Any) -> Assembled:
-    speculative = {"method": "dflash", "model": str(folders[1])}
+    # Greedy drafts are a function of the history alone, whatever the request's key.
+    speculative = {"method": "dflash", "model": str(folders[1]), "draft_sample_method": "greedy"}
     return assemble_tiny(folders[0], speculative=speculative, **options)
 
 
