@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from paceline.bench import machine, rows
-from paceline.bench.gpu_engine import Measured, RandomEngine, Setting
+from paceline.bench.gpu_engine import RandomEngine
+from paceline.bench.gpu_measured import Measured, Setting
 from paceline.bench.random_model import SHAPES, load_random_target
 from paceline.errors import PacelineError
 
@@ -58,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--max-seconds", type=float, help="make long runs shorter, then leave rows out, to end by then"
     )
+    made.add_argument("--no-profile", dest="profile", action="store_false", help="leave a step's parts out")
     made.add_argument("--commit", default=machine.commit(), help="what was measured; default: ask git")
     return made
 
@@ -132,6 +134,19 @@ def row(measured: Measured, options: argparse.Namespace) -> rows.Row:
     )
 
 
+def measure(engine: RandomEngine, setting: Setting, deadline: float, options: argparse.Namespace) -> rows.Row:
+    """The row of a setting; without a value where time or memory does not suffice."""
+    try:
+        measured = engine.measure(setting, deadline)
+    except torch.OutOfMemoryError as error:
+        measured, reason = None, f"out of memory: {str(error).splitlines()[0]}"
+    else:
+        reason = "not run: it would not have ended within --max-seconds"
+    if measured is None:
+        return rows.missing(_name(setting), _title(setting), None, ">=", reason)
+    return row(measured, options)
+
+
 def _name(setting: Setting) -> str:
     return f"{setting.mode}-{setting.path}-c{setting.concurrency}"
 
@@ -158,15 +173,11 @@ def run(options: argparse.Namespace) -> list[rows.Row]:
             acceptance=options.acceptance,
             max_model_len=options.max_model_len,
             graphs=options.path == "graph",
+            profile=options.profile,
         )  # fmt: skip
         for concurrency in sorted(options.concurrency):
             setting = engine.setting(concurrency, options.prompt_tokens, *options.output_tokens)
-            measured = engine.measure(setting, deadline)
-            if measured is None:
-                reason = "not run: it would not have ended within --max-seconds"
-                found.append(rows.missing(_name(setting), _title(setting), None, ">=", reason))
-            else:
-                found.append(row(measured, options))
+            found.append(measure(engine, setting, deadline, options))
             print(f"{found[-1].title}: {found[-1].value} {found[-1].detail}", flush=True)
             rows.write(options.out, found, env)
         engine.close()

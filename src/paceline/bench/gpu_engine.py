@@ -6,15 +6,14 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from paceline.bench import gpu_profile
+from paceline.bench.gpu_measured import Batch, Measured, Setting
 from paceline.bench.random_model import DrafterShape, load_random_drafter
-from paceline.bench.rows import rounded
 from paceline.bench.spans import replaced
 from paceline.bench.synthetic import SyntheticAcceptance
 from paceline.bench.workload import random_prompts
@@ -30,90 +29,15 @@ from paceline.speculate.dflash import DFlashProposer
 
 if TYPE_CHECKING:
     from paceline.bench.shapes import HybridShape
-    from paceline.engine.results import RequestOutput
     from paceline.models.base import KVPair, TargetModel
     from paceline.models.spec import DrafterSpec
 
-Mode = Literal["plain", "dflash"]
 BATCHED_TOKENS = 8192
 """Rows of a step, as the peer was given."""
-WARM_TOKENS = 24
-"""Enough that no sequence ends before the last one starts to decode."""
+WARM_TOKENS = 64
+"""Enough that no sequence ends before all have decoded together for some steps."""
 SHORTER = (1.0, 0.5, 0.25)
 """Parts of the wanted output length that are tried when time is short."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What is run."""
-
-    mode: str
-    path: str
-    """`graph`: decode steps replay captured graphs; `eager`."""
-    concurrency: int
-    drafts: int
-    acceptance: float
-    """Tokens a verification that are asked for, by chance; unused in plain decoding."""
-    prompt_tokens: int
-    few: int
-    many: int
-
-
-@dataclass(slots=True)
-class Batch:
-    """One batch from its first request to its last token."""
-
-    seconds: float = 0.0
-    """Without what was spent on capturing graphs."""
-    tokens: int = 0
-    full_steps: list[float] = field(default_factory=list)
-    """Seconds of the steps in which every sequence decoded and none read its prompt."""
-    full_tokens: int = 0
-    captures: list[float] = field(default_factory=list)
-    outputs: list[RequestOutput] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Two batches that differ in their output length alone."""
-
-    setting: Setting
-    few: Batch
-    many: Batch
-    many_tokens: int
-    """Output tokens a sequence of the longer batch: fewer than wanted when time was short."""
-    peak_bytes: int | None
-
-    def rate(self) -> float:
-        """Aggregate decode tokens a second: the difference of the two batches."""
-        return (self.many.tokens - self.few.tokens) / (self.many.seconds - self.few.seconds)
-
-    def detail(self) -> dict[str, Any]:
-        """What the rate was made of."""
-        steps = self.many.full_steps
-        made: dict[str, Any] = {
-            "path": self.setting.path,
-            "per_stream": rounded(self.rate() / self.setting.concurrency),
-            "prompt_tokens": self.setting.prompt_tokens,
-            "output_tokens": [self.setting.few, self.many_tokens],
-            "seconds": [rounded(self.few.seconds), rounded(self.many.seconds)],
-            "captures_taken_out": [len(self.few.captures), len(self.many.captures)],
-            "full_batch": {
-                "steps": len(steps),
-                "step_ms": rounded(1e3 * median(steps)),
-                "tokens_per_s": rounded(self.many.full_tokens / sum(steps)),
-            },
-            "peak_gib": None if self.peak_bytes is None else rounded(self.peak_bytes / 2**30),
-        }
-        if self.setting.mode == "dflash":
-            stats = [output.speculation for output in self.many.outputs]
-            windows = sum(s["num_drafts"] for s in stats)
-            made["num_speculative_tokens"] = self.setting.drafts
-            made["acceptance_length"] = rounded(1 + sum(s["num_accepted_tokens"] for s in stats) / windows)
-            # What the luck of a run's draws does not move.
-            expected = self.setting.concurrency * self.setting.acceptance * len(steps)
-            made["full_batch"]["tokens_per_s_at_asked_acceptance"] = rounded(expected / sum(steps))
-        return made
 
 
 class RandomEngine:
@@ -132,8 +56,9 @@ class RandomEngine:
         acceptance: float,
         max_model_len: int,
         graphs: bool,
+        profile: bool,
     ) -> None:
-        self.mode, self.shape, self.device = mode, shape, device
+        self.mode, self.shape, self.device, self.profile = mode, shape, device, profile
         self.drafts = drafts if mode == "dflash" else 0
         kv: list[KVPair] = []
         proposer, spec = None, None
@@ -165,16 +90,16 @@ class RandomEngine:
         """Warm up, then time both batches; None if that would not end by `deadline` (`perf_counter`)."""
         if time.perf_counter() > deadline:
             return None
-        self._batch(setting, WARM_TOKENS, seed=1, warm=True)
+        step = self._warm_up(setting)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         few = self._batch(setting, setting.few, seed=2)
-        many_tokens = self._affordable(setting, few.seconds, deadline)
+        many_tokens = self._affordable(setting, few, deadline)
         if many_tokens is None:
             return None
         many = self._batch(setting, many_tokens, seed=3)
         peak = torch.cuda.max_memory_reserved() if self.device.type == "cuda" else None
-        return Measured(setting, few, many, many_tokens, peak)
+        return Measured(setting, few, many, many_tokens, step, peak)
 
     def close(self) -> None:
         """Free graphs and caches."""
@@ -184,42 +109,72 @@ class RandomEngine:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _affordable(self, setting: Setting, few_seconds: float, deadline: float) -> int | None:
-        """The longest output that can be expected to end in time; prompts make the estimate a high one."""
+    def _affordable(self, setting: Setting, few: Batch, deadline: float) -> int | None:
+        """The longest output that can be expected to end in time."""
         left = deadline - time.perf_counter()
+        a_token = sum(few.full_steps) * setting.concurrency / few.full_tokens
         lengths = [int(setting.many * part) for part in SHORTER]
-        fitting = [n for n in lengths if n > setting.few and few_seconds * n / setting.few < left]
-        return max(fitting, default=None)
+        # The last sequences of a batch are alone, hence the margin.
+        seconds = {n: few.seconds + 1.4 * a_token * (n - setting.few) for n in lengths if n > setting.few}
+        return max((n for n in seconds if seconds[n] < left), default=None)
 
-    def _batch(self, setting: Setting, tokens: int, seed: int, warm: bool = False) -> Batch:
-        """Run one batch of new prompts; `warm` captures all graphs that batches of this size can need."""
+    def _batch(self, setting: Setting, tokens: int, seed: int) -> Batch:
+        """Run one batch of new prompts."""
         engine, batch = self.parts.engine, Batch()
-        prompts = random_prompts(setting.concurrency, setting.prompt_tokens, self.shape.vocab, seed)
-        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
         with _captures(batch.captures):
             start = time.perf_counter()
-            for i, prompt in enumerate(prompts):
-                engine.add(Request(str(i), prompt, params, seed=i))
+            self._add(setting, tokens, seed)
             while engine.has_work:
-                full = self._is_full(setting.concurrency)
-                if full and warm:
-                    self._capture_all(setting)
-                    warm = False
-                before, captured = time.perf_counter(), len(batch.captures)
+                full, captured = self._is_full(setting), len(batch.captures)
+                before = time.perf_counter()
                 events = engine.step()
                 if full and len(batch.captures) == captured:
                     batch.full_steps.append(time.perf_counter() - before)
                     batch.full_tokens += sum(len(event.token_ids) for event in events)
                 batch.outputs += [event.output for event in events if event.output]
-            assert not warm, "never did all sequences decode at once"
             batch.seconds = time.perf_counter() - start - sum(batch.captures)
         batch.tokens = sum(len(output.token_ids) for output in batch.outputs)
         assert batch.tokens == tokens * setting.concurrency, "a sequence ended early"
         return batch
 
-    def _is_full(self, concurrency: int) -> bool:
+    def _warm_up(self, setting: Setting) -> dict[str, Any]:
+        """Capture all graphs that batches of this size can need, and see where the time of a step goes."""
+        engine, found = self.parts.engine, dict[str, Any]()
+        self._add(setting, WARM_TOKENS, seed=1)
+        while not self._is_full(setting):
+            engine.step()
+        self._capture_all(setting)
+        engine.step()
+        if self.profile:
+            self._look_into_steps(setting, found)
+        while engine.has_work:
+            engine.step()
+        return found
+
+    def _look_into_steps(self, setting: Setting, found: dict[str, Any]) -> None:
+        """Profile the next steps, as long as all sequences decode."""
+        engine = self.parts.engine
+        if self.device.type == "cuda" and self._is_full(setting):
+            _, found["kernels"] = gpu_profile.kernels(engine.step)
+        buckets, engine.runner.buckets = engine.runner.buckets, None
+        engine.step()  # packed rows have other shapes: their kernels load now
+        for name in ("operators", "phases"):
+            if self._is_full(setting):
+                by_operator = name == "operators"
+                _, times = gpu_profile.split(engine.step, engine.runner.parts, by_operator=by_operator)
+                found[f"eager_ms_by_{name}"] = times
+        engine.runner.buckets = buckets
+
+    def _add(self, setting: Setting, tokens: int, seed: int) -> None:
+        prompts = random_prompts(setting.concurrency, setting.prompt_tokens, self.shape.vocab, seed)
+        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+        for i, prompt in enumerate(prompts):
+            self.parts.engine.add(Request(str(i), prompt, params, seed=i))
+
+    def _is_full(self, setting: Setting) -> bool:
+        """Whether every sequence of the batch decodes in the next step."""
         running = self.parts.engine.scheduler.running
-        return len(running) == concurrency and not any(s.in_prefill for s in running)
+        return len(running) == setting.concurrency and not any(s.in_prefill for s in running)
 
     def _capture_all(self, setting: Setting) -> None:
         """Graphs of every batch size up to this one: sequences that accept much end before the others."""
