@@ -7,8 +7,7 @@ and TensorRT-LLM read.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from paceline.models.checkpoint import Shape, TensorInfo
 from paceline.quantize.nvfp4 import BLOCK
@@ -91,6 +90,8 @@ def module_tensors(module: str, fmt: Format, shape: Shape) -> tuple[TensorSpec, 
     return tuple(specs)
 
 
-def parameters(shape: Shape) -> int:
-    """How many elements a tensor has."""
-    return prod(shape)
+def is_tied(config: Mapping[str, Any]) -> bool:
+    """Whether `lm_head` is the embedding table; a wrapper's own word counts before its text model's."""
+    text = config.get("text_config")
+    inner = text.get("tie_word_embeddings") if isinstance(text, dict) else None
+    return bool(config.get("tie_word_embeddings", inner))

@@ -13,6 +13,7 @@ from paceline.quantize.layout import (
     FOUR_BIT,
     MTP,
     Format,
+    is_tied,
     linear_modules,
     module_tensors,
 )
@@ -94,7 +95,7 @@ def plan_quantization(model: Path, options: QuantizeOptions) -> QuantizePlan:
         )
     recipe = load_recipe(options.recipe, legacy_ab=options.legacy_ab)
     headers = view.headers()
-    modules = linear_modules(headers, tied=_is_tied(view.checkpoint))
+    modules = linear_modules(headers, tied=is_tied(view.checkpoint.config))
     fixed = [name.removesuffix(".weight") for name in headers if name.endswith(".weight")]
     formats = assign(recipe, modules, set(fixed) - set(modules))
     if all(fmt == "bf16" for fmt in formats.values()):
@@ -145,13 +146,6 @@ def _require_dense(model: Path) -> None:
             f"{model}: model_type {kind!r} cannot be quantised yet; "
             f"paceline quantises {' and '.join(_MODEL_TYPES)} (dense Qwen3.5 / Qwen3.6)"
         )
-
-
-def _is_tied(checkpoint: Checkpoint) -> bool:
-    text = checkpoint.config.get("text_config")
-    own = text.get("tie_word_embeddings") if isinstance(text, dict) else None
-    tied = checkpoint.config.get("tie_word_embeddings", own)
-    return bool(own if tied is None else tied)
 
 
 def _check_columns(module: str, fmt: Format, columns: int) -> None:

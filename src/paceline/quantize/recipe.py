@@ -18,16 +18,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import Field
 
-from paceline.config.base import StrictModel
+from paceline.config.base import StrictModel, unknown_key_message
 from paceline.errors import ConfigError
 from paceline.quantize.layout import Format, fused_group
 
 KvCache = Literal["fp8"]
+M = TypeVar("M", bound=StrictModel)
 
 
 class Rule(StrictModel):
@@ -37,7 +38,7 @@ class Rule(StrictModel):
     format: Format = Field(description="nvfp4, w4a16_nvfp4, fp8 or bf16")
 
 
-class _File(StrictModel):
+class RecipeFile(StrictModel):
     """A recipe file, as read."""
 
     rules: list[dict[str, Any]] = Field(min_length=1, description="list of {match, format}")
@@ -136,8 +137,16 @@ def _from_file(path: Path) -> Recipe:
     if not isinstance(value, dict):
         raise ConfigError(f"recipe file {path} must hold a mapping with the key rules", key="recipe")
     try:
-        content = _File(**{str(key): part for key, part in value.items()})
-        rules = tuple(Rule(**{str(key): part for key, part in rule.items()}) for rule in content.rules)
+        content = _parse(RecipeFile, value)
+        rules = tuple(_parse(Rule, rule) for rule in content.rules)
     except ConfigError as error:
         raise ConfigError(f"recipe file {path}: {error}", key="recipe") from None
     return Recipe(path.name, rules, content.kv_cache, strict=True)
+
+
+def _parse(model: type[M], value: Mapping[Any, Any]) -> M:
+    """`model` from a YAML mapping. A misspelt key is named before the one that it then lacks."""
+    for key in value:
+        if key not in model.model_fields:
+            raise ConfigError(unknown_key_message(str(key), model.model_fields, model.__name__), key=str(key))
+    return model(**value)

@@ -16,6 +16,7 @@ import torch
 from paceline.errors import CheckpointError, UnsupportedModelError
 from paceline.models.checkpoint import Checkpoint, Shape, TensorInfo
 from paceline.quantize import fp8, nvfp4
+from paceline.quantize.compressed import from_compressed
 
 Stored = Literal["plain", "modelopt-nvfp4", "compressed-tensors-nvfp4", "fp8"]
 
@@ -93,8 +94,9 @@ class PlainView:
             return fp8.dequantize(weight(name), scale)
         if stored == "modelopt-nvfp4":
             return nvfp4.dequantize(nvfp4.Nvfp4(weight(name), scale, weight(f"{module}.weight_scale_2")))
-        divisor = weight(f"{module}.weight_global_scale")
-        return nvfp4.dequantize(nvfp4.Nvfp4(weight(f"{module}.weight_packed"), scale, 1.0 / divisor))
+        stored_parts = ("weight_packed", "weight_scale", "weight_global_scale")
+        parts = from_compressed({part: weight(f"{module}.{part}") for part in stored_parts})
+        return nvfp4.dequantize(nvfp4.Nvfp4(parts["weight"], scale, parts["weight_scale_2"]))
 
     def __iter__(self) -> Iterator[PlainTensor]:
         return iter(self.tensors.values())

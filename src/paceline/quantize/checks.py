@@ -1,0 +1,296 @@
+"""The checklist: everything that is known to keep a checkpoint from loading or to make it run wrongly.
+
+Each check gets the opened checkpoint and returns problems, each with its fix. What loaders do with the list
+of unquantised modules follows vLLM 0.33, the strictest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from paceline.models.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint, read_json
+from paceline.quantize.layout import MTP, VISION, fused_group, is_tied, linear_modules
+from paceline.quantize.nvfp4 import BLOCK
+from paceline.quantize.quant_config import HF_QUANT_CONFIG, MIXED, ignored_by, split_groups
+
+_LOADED = ("FP8", "NVFP4", "W4A16_NVFP4", MIXED)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault of a checkpoint."""
+
+    severity: Literal["error", "warning"]
+    """error: it does not load, or computes nonsense. warning: it loads, but something is off."""
+    code: str
+    message: str
+    fix: str
+
+
+def check_checkpoint(checkpoint: Checkpoint, *, read_scales: bool = True) -> list[Problem]:
+    """All problems of an opened checkpoint, errors first."""
+    section = checkpoint.config.get("quantization_config")
+    section = section if isinstance(section, dict) else None
+    modules = quantized_modules(checkpoint)
+    problems = [*_files(checkpoint), *_vision(checkpoint), *_mtp(checkpoint, section)]
+    problems += _config(checkpoint, section, modules)
+    for module, layout in modules.items():
+        problems += _scale_tensors(checkpoint, module, layout)
+    if read_scales:
+        problems += _scale_values(checkpoint, modules)
+    if section is not None and section.get("quant_method") == "modelopt" and modules:
+        problems += _ignore_list(checkpoint, section, modules)
+    return sorted(problems, key=lambda problem: problem.severity != "error")
+
+
+def quantized_modules(checkpoint: Checkpoint) -> dict[str, str]:
+    """Modules whose weight is stored in few bits: `modelopt`, `compressed` or `fp8`."""
+    found = {}
+    for name, info in checkpoint.tensors.items():
+        if name.endswith(".weight_packed"):
+            found[name.removesuffix(".weight_packed")] = "compressed"
+        elif name.endswith(".weight") and info.dtype in ("U8", "F8_E4M3"):
+            found[name.removesuffix(".weight")] = "modelopt" if info.dtype == "U8" else "fp8"
+    return found
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[Problem]:
+    folder = checkpoint.path
+    if (folder / SINGLE_FILE).is_file() and (folder / INDEX_FILE).is_file():
+        yield Problem(
+            "warning",
+            "index-shadowed",
+            f"{SINGLE_FILE} and {INDEX_FILE} are both there; loaders take the single file and drop the rest",
+            f"rename {SINGLE_FILE} and name it so in the index, or remove the index",
+        )
+    for file in sorted(folder.glob("*.safetensors")):
+        lost = sorted(name for name in _names(file) if name not in checkpoint.tensors)
+        if lost:
+            yield Problem(
+                "warning",
+                "not-in-index",
+                f"{len(lost)} tensors of {file.name} are not in the index, such as {lost[0]}; none is loaded",
+                f"add them to weight_map of {INDEX_FILE}, or remove the file",
+            )
+
+
+def _names(file: Any) -> list[str]:
+    try:
+        with safe_open(file, framework="pt", device="cpu") as opened:
+            return list(opened.keys())
+    except (SafetensorError, OSError):
+        return []
+
+
+def _vision(checkpoint: Checkpoint) -> Iterator[Problem]:
+    nested = [name for name in checkpoint.tensors if ".visual." in name and not name.startswith(VISION)]
+    if nested:
+        yield Problem(
+            "error",
+            "vision-nested",
+            f"{len(nested)} vision tensors are nested wrongly, such as {nested[0]}; loaders skip them and "
+            "images are ignored",
+            "rename them to model.visual.*",
+        )
+
+
+def _mtp(checkpoint: Checkpoint, section: Mapping[str, Any] | None) -> Iterator[Problem]:
+    text = checkpoint.config.get("text_config")
+    levels = (checkpoint.config, text if isinstance(text, dict) else {})
+    declared = any(level.get("mtp_num_hidden_layers") for level in levels)
+    head = [name for name in checkpoint.tensors if name.startswith(MTP)]
+    if declared and not head:
+        yield Problem(
+            "warning",
+            "mtp-absent",
+            "config.json declares a multi-token head, but there are no mtp.* tensors; speculation with it "
+            "fails or accepts nothing",
+            "run paceline graft-mtp BASE MODEL",
+        )
+    if head and not declared:
+        yield Problem(
+            "warning",
+            "mtp-undeclared",
+            "there is a multi-token head, but config.json does not declare it; loaders leave it out",
+            "set mtp_num_hidden_layers to 1 in text_config",
+        )
+    plain = [name for name in head if name.endswith("_proj.weight") or name == "mtp.fc.weight"]
+    plain = [name for name in plain if checkpoint.tensors[name].dtype in ("BF16", "F32")]
+    if section is None or section.get("quant_algo") == MIXED or not plain:
+        return
+    entries = [str(entry) for entry in section.get("ignore") or []]
+    if section.get("quant_method") == "compressed-tensors":
+        covered = any(entry.startswith("re:") and "mtp" in entry for entry in entries)
+    else:
+        covered = all(ignored_by(name.removesuffix(".weight"), entries) for name in plain)
+    if not covered:
+        yield Problem(
+            "error",
+            "mtp-not-ignored",
+            "the multi-token head is not quantised, but quantization_config.ignore does not name all of it",
+            "run paceline graft-mtp BASE MODEL, or add mtp* and mtp.layers.0* to the list in config.json",
+        )
+
+
+def _config(
+    checkpoint: Checkpoint, section: Mapping[str, Any] | None, modules: Mapping[str, str]
+) -> Iterator[Problem]:
+    separate = checkpoint.path / HF_QUANT_CONFIG
+    if section is None:
+        if modules and not separate.is_file():
+            yield Problem(
+                "error",
+                "no-quantization-config",
+                f"{len(modules)} modules are quantised, but config.json has no quantization_config",
+                "quantise again, or restore the section",
+            )
+        return
+    if not modules:
+        yield Problem(
+            "error",
+            "nothing-quantized",
+            "config.json has a quantization_config, but no weight is quantised",
+            "remove the section",
+        )
+    algorithm = section.get("quant_algo")
+    if section.get("quant_method") == "modelopt" and algorithm not in _LOADED:
+        yield Problem(
+            "error",
+            "algorithm",
+            f"quant_algo {algorithm} is not loaded by vLLM nor by paceline",
+            "quantise with recipe regular or xs (NVFP4)",
+        )
+    if separate.is_file():
+        theirs = (read_json(separate).get("quantization") or {}).get("exclude_modules") or []
+        if set(theirs) != set(section.get("ignore") or []):
+            yield Problem(
+                "warning",
+                "lists-differ",
+                f"{HF_QUANT_CONFIG} and config.json list different unquantised modules; config.json counts",
+                f"copy the list of config.json to exclude_modules of {HF_QUANT_CONFIG}",
+            )
+
+
+def _scale_tensors(checkpoint: Checkpoint, module: str, layout: str) -> Iterator[Problem]:
+    tensors = checkpoint.tensors
+    wanted = {
+        "modelopt": ("weight_scale", "weight_scale_2"),
+        "compressed": ("weight_scale", "weight_global_scale"),
+        "fp8": ("weight_scale",),
+    }[layout]
+    missing = [part for part in wanted if f"{module}.{part}" not in tensors]
+    if missing:
+        yield Problem(
+            "error",
+            "scale-missing",
+            f"{module} is quantised but has no {' nor '.join(missing)}",
+            "quantise again, or fetch the file that holds it",
+        )
+    scale = tensors.get(f"{module}.weight_scale")
+    packed = tensors.get(f"{module}.weight_packed") or tensors.get(f"{module}.weight")
+    if layout != "fp8" and scale is not None and packed is not None:
+        expected = (packed.shape[0], packed.shape[1] * 2 // BLOCK)
+        if scale.shape != expected:
+            yield Problem(
+                "error",
+                "scale-shape",
+                f"{module}.weight_scale is {list(scale.shape)}; the weight needs {list(expected)}",
+                "quantise again with blocks of 16",
+            )
+
+
+def _scale_values(checkpoint: Checkpoint, modules: Mapping[str, str]) -> Iterator[Problem]:
+    parts = ("weight_scale", "weight_scale_2", "weight_global_scale", "input_scale", "input_global_scale")
+    globals_: dict[str, float] = {}
+    for module in modules:
+        for part in parts:
+            name = f"{module}.{part}"
+            if name in checkpoint.tensors:
+                values = checkpoint.weight(name).float()
+                yield from _values(name, values)
+                if part in ("weight_scale_2", "weight_global_scale") and values.numel() == 1:
+                    globals_[module] = float(values)
+    for module, scale in globals_.items():
+        first = fused_group(module, globals_)[0]
+        if scale != globals_[first]:
+            yield Problem(
+                "error",
+                "global-scales-differ",
+                f"{module} and {first} run as one product but have global scales {scale:.6g} and "
+                f"{globals_[first]:.6g}; loaders take the larger and decode the other wrongly",
+                "quantise the original again with paceline quantize",
+            )
+
+
+def _values(name: str, values: torch.Tensor) -> Iterator[Problem]:
+    fault = None
+    if not bool(values.isfinite().all()):
+        fault = "NaN or infinite"
+    elif bool((values < 0).any()):
+        fault = "negative"
+    elif values.numel() == 1 and not bool(values):
+        fault = "zero"
+    if fault:
+        yield Problem("error", "scale-value", f"{name} holds {fault} values", "quantise the original again")
+
+
+def _ignore_list(
+    checkpoint: Checkpoint, section: Mapping[str, Any], modules: Mapping[str, str]
+) -> Iterator[Problem]:
+    if section.get("quant_algo") == MIXED:
+        yield from _layers_named(section, modules)
+        return
+    entries = [str(entry) for entry in section.get("ignore") or []]
+    swallowed: dict[str, list[str]] = {}
+    for module in modules:
+        if entry := ignored_by(module, entries):
+            swallowed.setdefault(entry, []).append(module)
+    for entry, names in swallowed.items():
+        yield Problem(
+            "error",
+            "ignore-swallows",
+            f"ignore entry {entry!r} also matches {len(names)} quantised modules, such as {names[0]}",
+            f"write {entry.rstrip('*.') + '.*'!r} or exact names: an entry counts as a substring, so "
+            "layers.1 matches layers 10 to 19",
+        )
+    plain = [
+        name
+        for name in linear_modules(checkpoint.tensors, tied=is_tied(checkpoint.config))
+        if name not in modules
+    ]
+    unlisted = [name for name in plain if not ignored_by(name, entries)]
+    if unlisted:
+        yield Problem(
+            "error",
+            "ignore-lacks",
+            f"{len(unlisted)} modules are not quantised but not in quantization_config.ignore, such as "
+            f"{unlisted[0]}; loaders expect packed weights for them",
+            "add their exact names to the list in config.json",
+        )
+    for module in split_groups([*modules, *plain], entries):
+        yield Problem(
+            "error",
+            "ignore-splits",
+            f"{module} and what is fused with it are not both ignored or both quantised",
+            "treat all parts of the fused projection alike",
+        )
+
+
+def _layers_named(section: Mapping[str, Any], modules: Iterable[str]) -> Iterator[Problem]:
+    named = section.get("quantized_layers") or {}
+    for what, names in (
+        ("quantised but not in", [name for name in modules if name not in named]),
+        ("not quantised but in", [name for name in named if name not in set(modules)]),
+    ):
+        if names:
+            yield Problem(
+                "error",
+                "layers-differ",
+                f"{len(names)} modules are {what} quantized_layers, such as {names[0]}",
+                "correct quantized_layers in config.json and hf_quant_config.json",
+            )
