@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,29 +160,44 @@ def _title(setting: Setting) -> str:
 def run(options: argparse.Namespace) -> list[rows.Row]:
     """All rows; the file is written anew after each, so that a run cut short leaves what it had."""
     deadline = time.perf_counter() + (options.max_seconds or float("inf"))
-    device, env = torch.device(options.device), environment(options)
-    shape, drafter = SHAPES[options.shape]
+    env, found = environment(options), dict[Setting, rows.Row]()
+    engines = _engines(options)
+
+    def keep(setting: Setting, row: rows.Row) -> None:
+        found[setting] = row
+        print(f"{row.title}: {row.value} {row.reason or row.detail}", flush=True)
+        rows.write(options.out, list(found.values()), env)
+
+    for engine in engines:
+        for concurrency in sorted(options.concurrency):
+            setting = engine.setting(concurrency, options.prompt_tokens, *options.output_tokens)
+            keep(setting, measure(engine, setting, deadline, options))
+    by_mode = {engine.mode: engine for engine in engines}
+    for setting, row in list(found.items()) if options.profile else []:
+        if row.value is not None and time.perf_counter() < deadline:
+            step = by_mode[setting.mode].look_into_steps(setting)
+            keep(setting, replace(row, detail=row.detail | {"step": step}))
+    return list(found.values())
+
+
+def _engines(options: argparse.Namespace) -> list[RandomEngine]:
+    """An engine a mode, all over one target."""
+    device, (shape, drafter) = torch.device(options.device), SHAPES[options.shape]
     target = load_random_target(shape, device, options.max_model_len + options.num_speculative_tokens + 2)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # what drawing the weights took
-    found: list[rows.Row] = []
-    for mode in options.mode.split(","):
-        engine = RandomEngine(
+    engines = [
+        RandomEngine(
             mode, target, shape, drafter, device,
             max_num_seqs=max(options.concurrency),
             drafts=options.num_speculative_tokens,
             acceptance=options.acceptance,
             max_model_len=options.max_model_len,
             graphs=options.path == "graph",
-            profile=options.profile,
-        )  # fmt: skip
-        for concurrency in sorted(options.concurrency):
-            setting = engine.setting(concurrency, options.prompt_tokens, *options.output_tokens)
-            found.append(measure(engine, setting, deadline, options))
-            print(f"{found[-1].title}: {found[-1].value} {found[-1].detail}", flush=True)
-            rows.write(options.out, found, env)
-        engine.close()
-    return found
+        )
+        for mode in options.mode.split(",")
+    ]  # fmt: skip
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what drawing the weights took
+    return engines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,9 +55,8 @@ class RandomEngine:
         acceptance: float,
         max_model_len: int,
         graphs: bool,
-        profile: bool,
     ) -> None:
-        self.mode, self.shape, self.device, self.profile = mode, shape, device, profile
+        self.mode, self.shape, self.device = mode, shape, device
         self.drafts = drafts if mode == "dflash" else 0
         kv: list[KVPair] = []
         proposer, spec = None, None
@@ -74,11 +72,10 @@ class RandomEngine:
         if not graphs:
             runner.buckets = None
         self.path = "eager" if runner.buckets is None else "graph"
-        self._open = ExitStack()
         if self.drafts:
             sampler = runner.parts.sampler
-            synthetic = SyntheticAcceptance(sampler, acceptance, drafts)
-            self._open.enter_context(replaced(sampler, sample=synthetic.sample))
+            # On the object: this engine's own sampler, for as long as it lives.
+            sampler.sample = SyntheticAcceptance(sampler, acceptance, drafts).sample  # type: ignore[method-assign]
 
     def setting(self, concurrency: int, prompt_tokens: int, few: int, many: int) -> Setting:
         """What `measure` takes."""
@@ -90,7 +87,9 @@ class RandomEngine:
         """Warm up, then time both batches; None if that would not end by `deadline` (`perf_counter`)."""
         if time.perf_counter() > deadline:
             return None
-        step = self._warm_up(setting)
+        with self._all_decoding(setting):
+            self._capture_all(setting)
+            self.parts.engine.step()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         few = self._batch(setting, setting.few, seed=2)
@@ -99,20 +98,33 @@ class RandomEngine:
             return None
         many = self._batch(setting, many_tokens, seed=3)
         peak = torch.cuda.max_memory_reserved() if self.device.type == "cuda" else None
-        return Measured(setting, few, many, many_tokens, step, peak)
+        return Measured(setting, few, many, many_tokens, peak)
 
-    def close(self) -> None:
-        """Free graphs and caches."""
-        self._open.close()
-        del self.parts
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+    def look_into_steps(self, setting: Setting) -> dict[str, Any]:
+        """Where the time of full steps goes: kernels as they ran, and an eager step part by part.
+
+        Not to be timed after: a profiler may slow down the process that it was in.
+        """
+        engine, found = self.parts.engine, {}
+        with self._all_decoding(setting):
+            if self.device.type == "cuda":
+                _, found["kernels"] = gpu_profile.kernels(engine.step)
+            buckets, engine.runner.buckets = engine.runner.buckets, None
+            engine.step()  # packed rows have other shapes: their kernels load now
+            for name in ("operators", "phases"):
+                if self._is_full(setting):
+                    step, by_operator = engine.step, name == "operators"
+                    _, times = gpu_profile.split(step, engine.runner.parts, by_operator=by_operator)
+                    found[f"eager_ms_by_{name}"] = times
+            engine.runner.buckets = buckets
+        return found
 
     def _affordable(self, setting: Setting, few: Batch, deadline: float) -> int | None:
         """The longest output that can be expected to end in time."""
         left = deadline - time.perf_counter()
-        a_token = sum(few.full_steps) * setting.concurrency / few.full_tokens
+        a_token = (
+            sum(few.full_steps) * setting.concurrency / max(few.full_tokens, 1) or few.seconds / setting.few
+        )
         lengths = [int(setting.many * part) for part in SHORTER]
         # The last sequences of a batch are alone, hence the margin.
         seconds = {n: few.seconds + 1.4 * a_token * (n - setting.few) for n in lengths if n > setting.few}
@@ -137,33 +149,16 @@ class RandomEngine:
         assert batch.tokens == tokens * setting.concurrency, "a sequence ended early"
         return batch
 
-    def _warm_up(self, setting: Setting) -> dict[str, Any]:
-        """Capture all graphs that batches of this size can need, and see where the time of a step goes."""
-        engine, found = self.parts.engine, dict[str, Any]()
+    @contextmanager
+    def _all_decoding(self, setting: Setting) -> Iterator[None]:
+        """A batch whose prompts are read; what has not ended by then is aborted afterwards."""
+        engine = self.parts.engine
         self._add(setting, WARM_TOKENS, seed=1)
         while not self._is_full(setting):
             engine.step()
-        self._capture_all(setting)
-        engine.step()
-        if self.profile:
-            self._look_into_steps(setting, found)
-        while engine.has_work:
-            engine.step()
-        return found
-
-    def _look_into_steps(self, setting: Setting, found: dict[str, Any]) -> None:
-        """Profile the next steps, as long as all sequences decode."""
-        engine = self.parts.engine
-        if self.device.type == "cuda" and self._is_full(setting):
-            _, found["kernels"] = gpu_profile.kernels(engine.step)
-        buckets, engine.runner.buckets = engine.runner.buckets, None
-        engine.step()  # packed rows have other shapes: their kernels load now
-        for name in ("operators", "phases"):
-            if self._is_full(setting):
-                by_operator = name == "operators"
-                _, times = gpu_profile.split(engine.step, engine.runner.parts, by_operator=by_operator)
-                found[f"eager_ms_by_{name}"] = times
-        engine.runner.buckets = buckets
+        yield
+        for i in range(setting.concurrency):
+            engine.abort(str(i))
 
     def _add(self, setting: Setting, tokens: int, seed: int) -> None:
         prompts = random_prompts(setting.concurrency, setting.prompt_tokens, self.shape.vocab, seed)

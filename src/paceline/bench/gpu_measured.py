@@ -51,8 +51,6 @@ class Measured:
     many: Batch
     many_tokens: int
     """Output tokens a sequence of the longer batch: fewer than wanted when time was short."""
-    step: dict[str, Any]
-    """Where the time of a full step goes."""
     peak_bytes: int | None
 
     def rate(self) -> float:
@@ -74,7 +72,6 @@ class Measured:
                 "step_ms": rounded(1e3 * median(steps)),
                 "tokens_per_s": rounded(self.many.full_tokens / sum(steps)),
             },
-            "step": self.step,
             "peak_gib": None if self.peak_bytes is None else rounded(self.peak_bytes / 2**30),
         }
         if self.setting.mode == "dflash":
