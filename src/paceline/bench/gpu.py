@@ -140,6 +140,7 @@ def measure(engine: RandomEngine, setting: Setting, deadline: float, options: ar
     try:
         measured = engine.measure(setting, deadline)
     except torch.OutOfMemoryError as error:
+        engine.abort(setting)
         measured, reason = None, f"out of memory: {str(error).splitlines()[0]}"
     else:
         reason = "not run: it would not have ended within --max-seconds"

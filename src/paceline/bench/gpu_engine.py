@@ -122,9 +122,10 @@ class RandomEngine:
     def _affordable(self, setting: Setting, few: Batch, deadline: float) -> int | None:
         """The longest output that can be expected to end in time."""
         left = deadline - time.perf_counter()
-        a_token = (
-            sum(few.full_steps) * setting.concurrency / max(few.full_tokens, 1) or few.seconds / setting.few
-        )
+        if few.full_tokens:
+            a_token = sum(few.full_steps) * setting.concurrency / few.full_tokens
+        else:
+            a_token = few.seconds / setting.few
         lengths = [int(setting.many * part) for part in SHORTER]
         # The last sequences of a batch are alone, hence the margin.
         seconds = {n: few.seconds + 1.4 * a_token * (n - setting.few) for n in lengths if n > setting.few}
@@ -157,8 +158,12 @@ class RandomEngine:
         while not self._is_full(setting):
             engine.step()
         yield
+        self.abort(setting)
+
+    def abort(self, setting: Setting) -> None:
+        """End whatever of a batch has not ended."""
         for i in range(setting.concurrency):
-            engine.abort(str(i))
+            self.parts.engine.abort(str(i))
 
     def _add(self, setting: Setting, tokens: int, seed: int) -> None:
         prompts = random_prompts(setting.concurrency, setting.prompt_tokens, self.shape.vocab, seed)
