@@ -26,6 +26,7 @@ class EngineProcess:
     def __init__(self, config: EngineConfig, listener: Callable[[Message], None]):
         self._config, self._listener = config, listener
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
         # A fresh interpreter: a fork would copy the server's threads and whatever they hold locked.
         context = multiprocessing.get_context("spawn")
         self._connection, self._far_end = context.Pipe()
@@ -43,19 +44,23 @@ class EngineProcess:
         self._process.start()
         self._far_end.close()  # so that the end of the process is the end of the pipe
         for target in (self._listen, self._speak):
-            threading.Thread(target=target, name=f"engine{target.__name__}", daemon=True).start()
+            thread = threading.Thread(target=target, name=f"engine{target.__name__}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def send(self, command: Command) -> None:
         """Queue a command; never waits for the engine."""
         self._commands.put(command)
 
     def close(self) -> None:
-        """End the process, with force if it does not end by itself."""
+        """End the process, with force if it does not end by itself. All messages are delivered on return."""
         self._commands.put(Stop())
         self._process.join(GRACE_S)
         if self._process.is_alive():
             self._process.terminate()
             self._process.join()
+        for thread in self._threads:
+            thread.join()
 
     def _listen(self) -> None:
         connection: Connection = self._connection
