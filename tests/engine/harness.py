@@ -57,6 +57,8 @@ def assemble_tiny(
     host_swap_gib: float = 1.0,
     max_model_len: int = 256,
     deterministic: bool = True,
+    enable_prefix_caching: bool = False,
+    prefix_checkpoints: int | None = None,
     device: str = "cpu",
 ) -> Assembled:
     """An engine over the tiny target in `folder`."""
@@ -64,7 +66,13 @@ def assemble_tiny(
         speculative = {"method": "ngram", "num_speculative_tokens": NUM_DRAFTS}
     config = EngineConfig(
         model=ModelConfig(model=str(folder), device=device, max_model_len=max_model_len),
-        cache=CacheConfig(block_size=block_size, num_blocks=num_blocks, host_swap_gib=host_swap_gib),
+        cache=CacheConfig(
+            block_size=block_size,
+            num_blocks=num_blocks,
+            host_swap_gib=host_swap_gib,
+            enable_prefix_caching=enable_prefix_caching,
+            prefix_checkpoints=prefix_checkpoints,
+        ),
         speculative=SpeculativeConfig.parse(speculative) if speculative else None,
         max_num_seqs=max_num_seqs,
         deterministic=deterministic,

@@ -77,6 +77,10 @@ class BlockPool:
             self._hash_of[block] = content
             self._block_of[content] = block
 
+    def knows(self, content: BlockHash) -> bool:
+        """Whether a block of that content can be found."""
+        return content in self._block_of
+
     def acquire(self, content: BlockHash) -> int | None:
         """Find a block by its content and hold it."""
         block = self._block_of.get(content)

@@ -19,6 +19,15 @@ class CacheConfig(StrictModel):
         description="KV blocks in all, the null block included; absent: enough for max_num_seqs, "
         "as far as memory goes.",
     )
+    enable_prefix_caching: bool = Field(
+        False, description="Reuse the KV and the recurrent state of prompt prefixes that were read before."
+    )
+    prefix_checkpoints: int | None = Field(
+        None,
+        ge=1,
+        description="Recurrent states kept for reuse, each as large as a running sequence's; "
+        "absent: as many as max_num_seqs, at least 4.",
+    )
     host_swap_gib: float = Field(
         4.0, ge=0.0, allow_inf_nan=False, description="Host memory for preempted sequences, in GiB."
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline import kernels
 from paceline.cache.base import blocks_for
 from paceline.cache.blocks import BlockPool
+from paceline.cache.checkpoints import CheckpointStore
 from paceline.cache.memory import derive_num_blocks, memory_budget, utilization_budget
 from paceline.cache.slots import SlotPool
 from paceline.cache.swap import HostSwap
@@ -19,6 +20,7 @@ from paceline.engine.core import Engine
 from paceline.engine.detokenizer import TokenBytes
 from paceline.engine.output import OutputProcessor
 from paceline.engine.plan import SchedulerLimits
+from paceline.engine.prefix import PrefixReuse
 from paceline.engine.request import Request
 from paceline.engine.resolve import Resolved, read_generation_config, resolve
 from paceline.engine.runner import Runner
@@ -86,7 +88,10 @@ def build(
     """Put an engine around a loaded target; `proposer` replaces the configured one (tests, benchmarks)."""
     num_blocks = resolved.config.cache.num_blocks or _derive_blocks(resolved)
     tensors = CacheTensors.allocate(
-        resolved.shape, num_blocks=num_blocks, num_slots=_num_slots(resolved), device=resolved.device
+        resolved.shape,
+        num_blocks=num_blocks,
+        num_slots=_num_slots(resolved) + resolved.num_checkpoints,
+        device=resolved.device,
     )
     parts = StepParts(
         target,
@@ -97,15 +102,26 @@ def build(
     rows = SamplerRows(parts.sampler, _sampling(resolved, tokenizer))
     swapper = _swapper(resolved, parts, tensors, rows)
     speculative = resolved.config.speculative
+    blocks = BlockPool(num_blocks, resolved.config.cache.block_size)
+    prefix = _prefix(resolved, parts, tensors, blocks)
     engine = Engine(
-        _scheduler(resolved, parts, swapper, num_blocks),
-        _runner(resolved, parts),
+        _scheduler(resolved, parts, swapper, blocks, prefix),
+        _runner(resolved, parts, prefix),
         _outputs(resolved, tokenizer),
         rows,
         speculative.method if speculative else None,
         resolved.num_drafts,
     )
     return Assembled(resolved, engine, target, tensors, num_blocks, tokenizer, generation_config)
+
+
+def _prefix(
+    resolved: Resolved, parts: StepParts, tensors: CacheTensors, blocks: BlockPool
+) -> PrefixReuse | None:
+    if not resolved.num_checkpoints:
+        return None
+    store = CheckpointStore(tensors.target.delta, _num_slots(resolved), resolved.num_checkpoints)
+    return PrefixReuse(blocks, store, parts.proposer)
 
 
 def _num_slots(resolved: Resolved) -> int:
@@ -128,7 +144,7 @@ def _derive_blocks(resolved: Resolved) -> int:
         resolved.shape,
         max_num_seqs=resolved.config.max_num_seqs,
         max_model_len=resolved.positions,
-        budget_bytes=budget,
+        budget_bytes=budget - resolved.num_checkpoints * resolved.shape.bytes_per_slot,
     )
 
 
@@ -178,7 +194,13 @@ def _swapper(
     )
 
 
-def _scheduler(resolved: Resolved, parts: StepParts, swapper: SequenceSwapper, num_blocks: int) -> Scheduler:
+def _scheduler(
+    resolved: Resolved,
+    parts: StepParts,
+    swapper: SequenceSwapper,
+    blocks: BlockPool,
+    prefix: PrefixReuse | None,
+) -> Scheduler:
     config, proposer = resolved.config, parts.proposer
     limits = SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
@@ -189,11 +211,10 @@ def _scheduler(resolved: Resolved, parts: StepParts, swapper: SequenceSwapper, n
         lookahead=proposer.lookahead if proposer else 0,
         drafter_max_length=proposer.max_length if proposer else None,
     )
-    blocks = BlockPool(num_blocks, config.cache.block_size)
-    return Scheduler(blocks, SlotPool(_num_slots(resolved)), swapper, limits)
+    return Scheduler(blocks, SlotPool(_num_slots(resolved)), swapper, limits, prefix=prefix)
 
 
-def _runner(resolved: Resolved, parts: StepParts) -> Runner:
+def _runner(resolved: Resolved, parts: StepParts, prefix: PrefixReuse | None) -> Runner:
     config, device = resolved.config, resolved.device
     speculative = config.speculative
     draft_method = (speculative and speculative.draft_sample_method) or DEFAULT_DRAFT_METHOD
@@ -213,7 +234,7 @@ def _runner(resolved: Resolved, parts: StepParts) -> Runner:
         device=device,
     )
     cell = PREFILL_CHUNK if resolved.deterministic else None
-    return Runner(parts, batches, cell, draft_method, buckets)
+    return Runner(parts, batches, cell, draft_method, buckets, prefix)
 
 
 def _proposer(resolved: Resolved, target: TargetModel, tensors: CacheTensors) -> Proposer | None:

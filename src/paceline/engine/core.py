@@ -129,6 +129,8 @@ class Engine:
                 continue
             self._choices[sequence].admitted = time.perf_counter()
             self._rows.open(sequence)
+            if self.runner.prefix:
+                self.runner.prefix.resume(sequence)
 
     def _take(self, emission: Emission) -> StreamEvent:
         """Commit what a sequence emitted, up to the token that ends it."""
@@ -192,6 +194,8 @@ class Engine:
     def _release(self, sequence: Sequence) -> None:
         self._rows.close(sequence)
         self.scheduler.finish(sequence)
+        if self.runner.prefix:
+            self.runner.prefix.forget(sequence)
         self._choices.pop(sequence, None)
 
 

@@ -47,13 +47,19 @@ class LLM:
         block_size: int = 64,
         num_blocks: int | None = None,
         seed: int | None = None,
+        enable_prefix_caching: bool = False,
         host_swap_gib: float = 4.0,
     ):
         if isinstance(speculative_config, Mapping):
             speculative_config = SpeculativeConfig.parse(speculative_config)
         config = EngineConfig(
             model=ModelConfig(model=str(model), dtype=dtype, device=device, max_model_len=max_model_len),
-            cache=CacheConfig(block_size=block_size, num_blocks=num_blocks, host_swap_gib=host_swap_gib),
+            cache=CacheConfig(
+                block_size=block_size,
+                num_blocks=num_blocks,
+                host_swap_gib=host_swap_gib,
+                enable_prefix_caching=enable_prefix_caching,
+            ),
             speculative=speculative_config,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,

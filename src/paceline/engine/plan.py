@@ -119,3 +119,15 @@ class Swapper(Protocol):
 
 ForcePreempt = Callable[[int, Sequence], bool]
 """`force_preempt(step index, running sequence)`: whether it must go to host memory before this step."""
+
+
+class Prefix(Protocol):
+    """Reuse of known prompt prefixes, as far as planning has to know of it."""
+
+    def admit(self, sequence: Sequence) -> None:
+        """Give a sequence that is about to start the blocks of a known prefix, and its length."""
+        ...
+
+    def next_cut(self, sequence: Sequence) -> int | None:
+        """Length at which the sequence's next chunk must end at the latest; None: anywhere."""
+        ...

@@ -34,6 +34,14 @@ class Resolved:
     shape: CacheShape
 
     @property
+    def num_checkpoints(self) -> int:
+        """Recurrent states that are kept for prefix reuse; 0 where it is off."""
+        cache = self.config.cache
+        if not cache.enable_prefix_caching:
+            return 0
+        return cache.prefix_checkpoints or max(self.config.max_num_seqs, 4)
+
+    @property
     def positions(self) -> int:
         """Positions that may be written: the model's length, the last window's drafts, the look-ahead."""
         return self.max_model_len + self.num_drafts + 2

@@ -24,6 +24,7 @@ from paceline.speculate.sampler import SampleRows
 if TYPE_CHECKING:
     from paceline.engine.batch import BatchBuilder
     from paceline.engine.buckets import BucketCache
+    from paceline.engine.prefix import PrefixReuse
     from paceline.engine.sequence import Sequence
     from paceline.layers.batch import FlatBatch
 
@@ -50,10 +51,11 @@ class Runner:
         prefill_cell: int | None,
         draft_method: Literal["greedy", "coupled"],
         buckets: BucketCache | None = None,
+        prefix: PrefixReuse | None = None,
     ):
         """`buckets` replays decode steps from captured graphs (CUDA; not for a proposer that needs the
         host)."""
-        self.buckets = buckets
+        self.buckets, self.prefix = buckets, prefix
         self.parts, self.batches, self.prefill_cell = parts, batches, prefill_cell
         self.draft_method = draft_method
         self.device = batches.device
@@ -83,6 +85,9 @@ class Runner:
             parts.proposer.observe(
                 ObservedRows(batch, out.hidden, out.features, self._upload(following), last_rows)
             )
+        if self.prefix:
+            for chunk, row in zip(chunks, out.hidden[last_rows], strict=True):
+                self.prefix.after_chunk(chunk.sequence, chunk.start + chunk.count, row)
         return emissions
 
     def _first_tokens(

@@ -24,6 +24,7 @@ from paceline.engine.plan import (
     Failure,
     ForcePreempt,
     PrefillChunk,
+    Prefix,
     SchedulerLimits,
     StepPlan,
     Swapper,
@@ -60,6 +61,7 @@ class Scheduler:
         swapper: Swapper,
         limits: SchedulerLimits,
         force_preempt: ForcePreempt | None = None,
+        prefix: Prefix | None = None,
     ) -> None:
         assert limits.max_num_batched_tokens >= max(limits.max_num_seqs, limits.prefill_cell or 1)
         self.blocks = blocks
@@ -71,6 +73,7 @@ class Scheduler:
         self._swapper = swapper
         self._reserve = Reservations(blocks, limits)
         self._force_preempt = force_preempt
+        self._prefix = prefix
         self._arrivals = 0
         self._steps = 0
         self._prefill_first = False
@@ -223,6 +226,8 @@ class Scheduler:
     def _admit_waiting(self, draft: _Draft) -> None:
         while self.waiting and self._can_start(self.waiting[0], draft):
             sequence = self.waiting.popleft()
+            if self._prefix:
+                self._prefix.admit(sequence)
             self._start(sequence)
             draft.admitted.append(sequence)
 
@@ -276,6 +281,9 @@ class Scheduler:
             start = sequence.length
             count = len(sequence.prompt_ids) - start
             count = min(count, budget) if cell is None else min(count, cell - start % cell)
+            cut = self._prefix.next_cut(sequence) if self._prefix else None
+            if cut is not None:
+                count = min(count, cut - start)
             if 0 < count <= budget:
                 chunks.append(PrefillChunk(sequence, start, count))
                 budget -= count

@@ -57,6 +57,8 @@ class Sequence:
     """Block table: block i holds positions i * block_size and up. Changed through `set_blocks` alone."""
     table_version: int = 0
     """Goes up with every change of `blocks`, so that copies of the table know when they are stale."""
+    cached_tokens: int = 0
+    """Prompt tokens that were not read, because an earlier request had the same prefix."""
     arrival: int = -1
     """Place in the line, given at admission to the scheduler; smaller is older."""
     max_new_tokens: int = 0
@@ -109,6 +111,12 @@ class Sequence:
         self.output_ids.extend(tokens)
         self.length += len(tokens)
         self.pending = len(tokens)
+
+    def reuse(self, blocks: list[int], length: int) -> None:
+        """Start behind a known prefix: its blocks, held for this sequence, and its length."""
+        assert not self.blocks and self.length == 0, "a prefix is reused before anything is read"
+        self.set_blocks(blocks)
+        self.length = self.cached_tokens = length
 
     def set_blocks(self, blocks: list[int]) -> None:
         """Replace the block table."""

@@ -101,6 +101,15 @@ class Proposer(ABC):
     def observe(self, rows: ObservedRows) -> None:  # noqa: B027 (no state, nothing to observe)
         """Take in rows that the target has run; nothing to do for a proposer without state."""
 
+    def resume(  # noqa: B027 (nothing to do where a row depends on its own position alone)
+        self, hidden: torch.Tensor, token: int, position: int, blocks: Sequence[int]
+    ) -> None:
+        """A sequence starts behind a reused prefix of `position` tokens.
+
+        `hidden` [H]: the target's post-norm hidden of position - 1; `token`: the one at `position`;
+        `blocks`: the sequence's table. Rows before `position` lie in reused blocks already.
+        """
+
     def export_slot(self, slot: int) -> Any:
         """What must move with a preempted sequence besides its blocks, as host objects."""
         return None

@@ -7,6 +7,7 @@ Rows written while drafting use the head's own output as hidden; once the target
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,6 +87,22 @@ class MTPProposer(Proposer):
         and are needed by nobody.
         """
         return torch.where(positions < block_tables.shape[1] * self.block_size, positions, 0)
+
+    def resume(self, hidden: torch.Tensor, token: int, position: int, blocks: Sequence[int]) -> None:
+        """Make the row of (hidden, token), which lies in the first block that is not reused."""
+        device = self.hidden.device
+        index = torch.tensor([token, position, 0], dtype=torch.int64).to(device)
+        table = torch.tensor([list(blocks)], dtype=torch.int64).to(device)
+        self.head.forward(
+            ids=index[:1],
+            hidden=hidden[None],
+            positions=index[1:2],
+            row_seq=index[2:],
+            block_tables=table,
+            slot_mapping=cache_rows(index[1:2], index[2:], table, self.block_size),
+            kv=self.kv,
+            max_context=position + 1,
+        )
 
     def export_slot(self, slot: int) -> Any:
         """The head's output at the anchor."""
