@@ -15,7 +15,6 @@ from paceline.quantize.dequantize import dequantize
 from paceline.quantize.inspect import inspect
 from paceline.quantize.stored import PlainView, natural
 from tests.quantize.folders import edit_tensors, quantize_tiny, same, tensors_of, tiny_model
-from tests.tiny import write_json
 
 
 @pytest.fixture
@@ -133,9 +132,5 @@ def test_layers_in_natural_order():
 def test_a_config_without_wrapper(tmp_path):
     model = tiny_model(tmp_path / "model", nested=False, vision=False)
     quantize_tiny(model, tmp_path / "quantised")
-    write_json(
-        tmp_path / "quantised" / "config.json",
-        json.loads((tmp_path / "quantised" / "config.json").read_text()),
-    )
     dequantize(tmp_path / "quantised", tmp_path / "plain", "float32")
     assert json.loads((tmp_path / "plain" / "config.json").read_text())["dtype"] == "float32"

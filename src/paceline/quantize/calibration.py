@@ -81,7 +81,7 @@ class _Run:
         from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen
 
         prefix = f"{self._prefix}layers.{index}."
-        with torch.device("meta"):
+        with torch.device("meta"), _quiet():
             layer = qwen.Qwen3_5DecoderLayer(self._config, index)
         weights = {name: self._read(prefix + name) for name in layer.state_dict()}
         layer.load_state_dict(weights, assign=True)
@@ -120,6 +120,17 @@ class _Run:
         yield
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' advice, once a layer, to install kernels that this pass does not need."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    yield
+    logging.set_verbosity(before)
 
 
 def _rotation(rotary: nn.Module, state: torch.Tensor) -> Any:
