@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
-from tokenizers import AddedToken, Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from paceline import SamplingParams
-from paceline.engine.detokenizer import _BYTE_OF_CHAR, TokenBytes
+from paceline.engine.detokenizer import TokenBytes, token_to_bytes
 from paceline.engine.output import OutputProcessor
 from paceline.serve.parsers import Event, Message, ParserOptions, TagTokens, assemble
 from paceline.serve.parsers.qwen3 import Qwen3Parser
@@ -30,7 +30,7 @@ Output = Sequence[str]
 @cache
 def tokenizer() -> Tokenizer:
     """All bytes, a few longer pieces, the four tags (not special), the turn and end tokens (special)."""
-    char = {byte: char for char, byte in _BYTE_OF_CHAR.items()}
+    char = {token_to_bytes(char)[0]: char for char in pre_tokenizers.ByteLevel.alphabet()}
     words = [char[byte] for byte in range(256)]
     words += ["".join(char[byte] for byte in piece.encode()) for piece in PIECES]
     made = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))

@@ -89,7 +89,7 @@ class CallReader:
 
     def _is_cut_markup(self, at: int) -> bool:
         source = self._source
-        cut = source.cut_short(at, END_FUNCTION, END_PARAMETER, PARAMETER, FUNCTION)
+        cut = source.cut_short(at, END_FUNCTION, PARAMETER, FUNCTION)
         return cut or source.unclosed_name(at, PARAMETER) or source.unclosed_name(at, FUNCTION)
 
     def _open_value(self, opening: Named) -> None:

@@ -24,6 +24,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERAL_LIMIT = 20_000
 """Characters up to which a Python literal is looked for: its parser is not made for more."""
 
+_NESTED = 100
+"""Brackets from which on it is tried whether a value can be written."""
+
 
 class _No(Exception):
     """The text does not spell a value of this type."""
@@ -120,7 +123,10 @@ def _constant(_: str) -> Any:
 def _json(text: str) -> Any:
     try:
         # Not strict: models write line ends into strings as they are.
-        return json.loads(text, strict=False, parse_constant=_constant, parse_float=_finite)
+        value = json.loads(text, strict=False, parse_constant=_constant, parse_float=_finite)
+        if text.count("[") + text.count("{") > _NESTED:
+            dumps(value)  # what is nested so deeply that it cannot be written again stays text
+        return value
     except (ValueError, RecursionError) as error:
         raise _No from error
 

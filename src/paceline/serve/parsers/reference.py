@@ -134,9 +134,7 @@ class _Reader:
                 key = parameter[1].strip()
                 value = self.read_value(kinds, {*arguments, key})
                 arguments.setdefault(key, coerce(value, kinds[key]))
-            elif _CUT_NAME.match(rest) or _cut(
-                rest, "</function>", "</parameter>", "<parameter=", "<function="
-            ):
+            elif _CUT_NAME.match(rest) or _cut(rest, "</function>", "<parameter=", "<function="):
                 self.at = len(self.text)
             else:
                 self.sections[-1] += spell(rest[0])

@@ -22,8 +22,6 @@ _DIALECTS = {
     "list": "array",
 }
 _TYPES = frozenset({"null", "integer", "number", "boolean", "object", "array", "string"})
-_DEPTH = 32
-"""Nesting of branches and references that is followed; a cycle ends here too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +82,20 @@ class ParameterKinds:
                 types.add("null")
         return Kind(frozenset(types), tuple(members))
 
-    def _nodes(self, schema: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-        """The schema, and all that its references and branches lead to."""
-        if not isinstance(schema, Mapping) or depth > _DEPTH:
-            return
-        yield schema
-        if "$ref" in schema:
-            yield from self._nodes(self._resolve(schema["$ref"]), depth + 1)
-        for name in _BRANCHES:
-            branches = schema.get(name)
-            for branch in branches if isinstance(branches, list | tuple) else ():
-                yield from self._nodes(branch, depth + 1)
+    def _nodes(self, schema: Any) -> Iterator[Mapping[str, Any]]:
+        """The schema, and all that its references and branches lead to, each once."""
+        waiting, seen = [schema], set()
+        while waiting:
+            node = waiting.pop(0)
+            if not isinstance(node, Mapping) or id(node) in seen:
+                continue
+            seen.add(id(node))
+            yield node
+            if "$ref" in node:
+                waiting.append(self._resolve(node["$ref"]))
+            for name in _BRANCHES:
+                branches = node.get(name)
+                waiting += branches if isinstance(branches, list | tuple) else ()
 
     def _resolve(self, reference: Any) -> Any:
         """What a reference within the schema points to; None if it leads nowhere or outside."""
