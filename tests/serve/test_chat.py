@@ -52,9 +52,13 @@ def test_a_stream_through_the_official_client(client, expected):
 
 
 def test_the_streaming_helper_of_the_client_puts_it_together(client, expected):
-    with client.chat.completions.stream(model="tiny", messages=USER, extra_body=FURTHER, **SAMPLED) as stream:
+    stop = expected.text[9:11]
+    with client.chat.completions.stream(
+        model="tiny", messages=USER, stop=stop, extra_body=FURTHER, **SAMPLED
+    ) as stream:
         final = stream.get_final_completion()
-    assert final.choices[0].message.content == expected.text
+    assert final.choices[0].message.content == expected.text[: expected.text.index(stop)]
+    assert final.choices[0].finish_reason == "stop"
 
 
 def test_choices_are_streamed_side_by_side(server):

@@ -133,6 +133,7 @@ def test_a_full_queue_answers_429(small):
     small.at_rest()
 
 
+@pytest.mark.slow
 def test_a_dead_engine_ends_the_server_with_an_error(folder):
     with running(folder, max_model_len=512) as server:
         with server.http.stream("POST", COMPLETIONS, json={**LONG, "stream": True}) as response:
@@ -146,6 +147,7 @@ def test_a_dead_engine_ends_the_server_with_an_error(folder):
     assert server.exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_dead_engine_is_restarted_if_wished(folder):
     with running(folder, max_model_len=512, on_engine_failure="restart") as server:
         os.kill(server.server.client.pid, signal.SIGKILL)
@@ -155,6 +157,7 @@ def test_a_dead_engine_is_restarted_if_wished(folder):
     assert server.exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_stop_lets_running_answers_end(folder):
     with running(folder, max_model_len=512) as server:
         with server.http.stream("POST", COMPLETIONS, json={**LONG, "stream": True}) as response:
@@ -167,6 +170,7 @@ def test_a_stop_lets_running_answers_end(folder):
     assert server.exit_code == 0
 
 
+@pytest.mark.slow
 def test_health_is_503_until_the_engine_has_written_and_when_it_is_silent(folder):
     server = Running(folder, max_model_len=512)
     server.thread.start()

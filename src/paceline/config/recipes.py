@@ -40,8 +40,8 @@ class RecipeFlags(StrictModel):
         description="Share of the GPU's memory that weights and cache may take; no effect on the CPU.",
     )
     enable_chunked_prefill: bool = Field(True, description="Always on: prompts are read beside running ones.")
-    enable_prefix_caching: bool | None = Field(
-        None, description="No effect: every prompt is read whole; --no- says so yourself."
+    enable_prefix_caching: bool = Field(
+        True, description="Reuse the KV and the recurrent state of prompt prefixes that were read before."
     )
     trust_remote_code: bool = Field(False, description="No effect: no model needs code of its own.")
     tensor_parallel_size: int = Field(1, ge=1, description="1: one device runs the model.")
@@ -90,8 +90,6 @@ class RecipeFlags(StrictModel):
             "trust_remote_code": "never needed: supported models run without code of their own",
             "attention_backend": "no effect: attention is paceline's own (--plan lists the operators)",
         }
-        if self.enable_prefix_caching:
-            texts["enable_prefix_caching"] = "no effect: this version reads every prompt whole"
         if device == "cpu":
             texts["gpu_memory_utilization"] = "no effect on the CPU: the cache takes its need, up to half"
         texts |= {key: _TEXT_ONLY for key in type(self).model_fields if key.startswith(("mm_", "limit_mm"))}

@@ -22,7 +22,7 @@ from paceline.errors import ConfigError
 
 CONFIG_FILE = "paceline.yaml"
 MODEL_KEYS = ("dtype", "device", "max_model_len")
-CACHE_KEYS = ("block_size", "num_blocks", "host_swap_gib")
+CACHE_KEYS = ("block_size", "num_blocks", "prefix_checkpoints", "host_swap_gib")
 ENGINE_KEYS = ("max_num_seqs", "max_num_batched_tokens", "deterministic", "seed")
 SERVER_KEYS = tuple(ServerConfig.model_fields)
 RECIPE_KEYS = tuple(RecipeFlags.model_fields)
@@ -114,6 +114,7 @@ def _engine(model: str, given: Mapping[str, Any], recipe: RecipeFlags) -> Engine
             **_chosen(given, CACHE_KEYS),
             kv_dtype=recipe.kv_cache_dtype,  # type: ignore[arg-type]  # the flag is checked against KV_DTYPES
             gpu_memory_utilization=recipe.gpu_memory_utilization,
+            enable_prefix_caching=recipe.enable_prefix_caching,
         ),
         speculative=None if speculative is None else SpeculativeConfig.parse(speculative),
         **_chosen(given, ENGINE_KEYS),

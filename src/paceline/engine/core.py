@@ -180,6 +180,7 @@ class Engine:
             drafted=emission.drafted if emission else 0,
             accepted=min(agreed, len(delta.token_ids)),
             stop_reason=delta.stop_reason,
+            cached_tokens=choice.sequence.cached_tokens,
         )
 
     def _fail(self, sequence: Sequence, error: PacelineError) -> list[StreamEvent]:

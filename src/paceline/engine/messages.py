@@ -64,7 +64,11 @@ class Figures:
     slots_used: int
     slots_total: int
     preemptions: int
-    """Since the start."""
+    """Since the start, as all that follows."""
+    prefix_queries: int
+    """Prompt tokens of admitted sequences."""
+    prefix_hits: int
+    """Those of them that were not read again."""
 
     @property
     def cache_usage(self) -> float:

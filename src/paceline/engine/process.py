@@ -103,7 +103,7 @@ class EngineLoop:
 def figures(engine: Engine) -> Figures:
     """How full an engine is now."""
     scheduler = engine.scheduler
-    blocks, slots = scheduler.blocks, scheduler.slots
+    blocks, slots, prefix = scheduler.blocks, scheduler.slots, engine.runner.prefix
     return Figures(
         running=len(scheduler.running),
         waiting=len(scheduler.waiting) + len(scheduler.swapped),
@@ -112,6 +112,8 @@ def figures(engine: Engine) -> Figures:
         slots_used=slots.num_slots - 1 - slots.num_free,
         slots_total=slots.num_slots - 1,
         preemptions=engine.num_preemptions,
+        prefix_queries=prefix.queried_tokens if prefix else 0,
+        prefix_hits=prefix.hit_tokens if prefix else 0,
     )
 
 

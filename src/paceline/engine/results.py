@@ -195,3 +195,5 @@ class StreamEvent:
     """How many of the tokens were drafts; one behind them is the bonus (plain where nothing was drafted)."""
     stop_reason: str | int | None = None
     """The stop string or stop id that ended the choice, if one did."""
+    cached_tokens: int = 0
+    """Prompt tokens that were not read again."""

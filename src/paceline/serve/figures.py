@@ -25,6 +25,7 @@ class Tally:
         self.last: float | None = None
         self._stats = SpeculationStats(info.method, info.num_drafts)
         self._begun: set[tuple[str, int]] = set()
+        self._cached = 0
 
     def take(self, event: StreamEvent) -> None:
         """Count one event."""
@@ -37,6 +38,8 @@ class Tally:
             self._stats.record(event.drafted, event.accepted, len(event.token_ids))
         else:  # the first token comes of the prompt, not of a verification
             self._begun.add((event.id, event.index))
+            if event.index == 0:  # a prompt counts once, however many choices read it
+                self._cached += event.cached_tokens
 
     def usage(self) -> dict[str, Any]:
         """The `usage` object."""
@@ -44,7 +47,7 @@ class Tally:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": self._cached},
         }
 
     def paceline(self) -> dict[str, Any]:

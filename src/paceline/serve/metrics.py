@@ -35,8 +35,12 @@ class Metrics:
             (*LABELS, "position"), registry=self.registry,
         )  # fmt: skip
         self._positions = [positions.labels(*self._labels, str(i)) for i in range(num_drafts)]
-        self._preempted = self._counter("vllm:num_preemptions", "Sequences moved to host memory.")
-        self._preemptions_seen = 0
+        self._totals = {
+            "preemptions": self._counter("vllm:num_preemptions", "Sequences moved to host memory."),
+            "prefix_queries": self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up."),
+            "prefix_hits": self._counter("vllm:prefix_cache_hits", "Prompt tokens not read again."),
+        }
+        self._seen = dict.fromkeys(self._totals, 0)
         self._success = Counter(
             "vllm:request_success", "Choices that ended, by reason.", (*LABELS, "finished_reason"),
             registry=self.registry,
@@ -60,10 +64,11 @@ class Metrics:
                     position.inc()
             if event.finish_reason:
                 self._success.labels(*self._labels, event.finish_reason).inc()
-        new = news.figures.preemptions - self._preemptions_seen
-        self._preemptions_seen = news.figures.preemptions
-        if new > 0:  # a restarted engine counts from 0
-            self._preempted.inc(new)
+        for name, counter in self._totals.items():
+            total = getattr(news.figures, name)
+            # An engine that was restarted counts from 0.
+            counter.inc(total - self._seen[name] if total >= self._seen[name] else total)
+            self._seen[name] = total
 
     def prompt(self, tokens: int) -> None:
         """Count a prompt that was taken in."""
