@@ -128,6 +128,20 @@ CALL_CASES = [
         "",
         (IN_PARIS, Call("ping", {})),
     ),
+    Case(
+        "empty-value-without-end-before-a-parameter",
+        [
+            "<tool_call><function=get_weather>\n<parameter=city>\n<parameter=days>\n3\n</parameter>\n</function>"
+        ],
+        "",
+        (Call("get_weather", {"city": "", "days": 3}),),
+    ),
+    Case(
+        "empty-value-without-end-before-the-call-end",
+        ["<tool_call><function=get_weather>\n<parameter=city>\n</tool_call>\nBye."],
+        "Bye.",
+        (Call("get_weather", {"city": ""}),),
+    ),
     Case("cut-in-a-value", [TORN + "\n"], "", (CUT,)),
     Case("cut-after-a-value", [TORN + "\n</parameter>"], "", (CUT,)),
     Case("cut-in-a-value-end", [TORN + "\n</param"], "", (CUT,)),
