@@ -44,7 +44,7 @@ class Request:
 
 def draw_seed() -> int:
     """A random 64-bit seed for a request that brings none."""
-    return secrets.randbits(63)
+    return secrets.randbits(64)
 
 
 def check_prompt(prompt_ids: list[int], vocab_size: int, max_model_len: int) -> None:

@@ -46,7 +46,10 @@ class TextTokenizer:
     def _ids(self, text: str, special: bool) -> list[int]:
         if any("\ud800" <= c <= "\udfff" for c in text):
             raise RequestError("the text holds half a surrogate pair, which is no character", param="prompt")
-        encoded = self._tokenizer(text, add_special_tokens=special, return_attention_mask=False)
+        # Not verbose: a text that is too long is refused by `check_prompt`, in paceline's own words.
+        encoded = self._tokenizer(
+            text, add_special_tokens=special, return_attention_mask=False, verbose=False
+        )
         return list(encoded["input_ids"])
 
     def encode_chat(self, text: str) -> list[int]:
