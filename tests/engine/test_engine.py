@@ -10,6 +10,7 @@ import torch
 
 from paceline.config.sampling import SamplingParams
 from paceline.engine.request import Request
+from paceline.engine.results import SpeculationStats
 from paceline.errors import CapacityError, RequestError
 from tests import tiny
 from tests.engine.harness import (
@@ -24,8 +25,9 @@ from tests.engine.harness import (
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tiny") / "target"
-    return tiny.make_target(path, "three", dtype=request.param)
+    root = tmp_path_factory.mktemp("tiny")
+    tiny.make_drafter(root / "drafter", tiny.drafter_for("three"))
+    return tiny.make_target(root / "target", "three", dtype=request.param)
 
 
 PARAMS = {
@@ -58,27 +60,34 @@ def test_a_batch_gives_each_prompt_its_own_text(folder: Path) -> None:
     assert [o.token_ids for o in few] == [o.token_ids for o in together]
 
 
-@pytest.mark.parametrize("method", ["scripted", "mtp"])
+@pytest.mark.parametrize("method", ["scripted", "mtp", "dflash"])
 def test_preemption_at_every_step_changes_nothing(folder: Path, method: str) -> None:
     """Everything a sequence needs moves to the host and back, mid-prompt too: same text, same counts."""
     prompts = random_prompts(3, longest=150)
-    params = PARAMS["sampled"]
+    # Hot: noise decides most tokens, so that coupled drafts of random weights agree often, but not always.
+    params = PARAMS["sampled"] if method == "scripted" else PARAMS["sampled"].replace(temperature=4.0)
     answers = oracle_answers(prompts, run(assemble_tiny(folder), prompts, params))
+    speculative = {"method": method, "num_speculative_tokens": NUM_DRAFTS}
+    if method == "dflash":
+        speculative["model"] = str(folder.parent / "drafter")
 
-    def outcome(force: bool) -> tuple[list[list[int]], list[int]]:
+    def outcome(force: bool) -> tuple[list[list[int]], list[SpeculationStats]]:
         # One sequence at a time, so that the scripted guesses are asked for in the same order.
-        if method == "mtp":
-            parts = assemble_tiny(folder, speculative={"method": "mtp"}, max_num_seqs=1)
-        else:
+        if method == "scripted":
             parts = assemble_tiny(folder, proposer=ScriptedProposer(answers), max_num_seqs=1)
+        else:
+            parts = assemble_tiny(folder, speculative=speculative, max_num_seqs=1)
         preempted = []
         if force:
             parts.engine.scheduler._force_preempt = lambda step, sequence: preempted.append(step) or True
         outputs = run(parts, prompts, params)
         assert bool(preempted) == force
-        return [o.token_ids for o in outputs], [o.stats.num_accepted_tokens for o in outputs]
+        return [o.token_ids for o in outputs], [o.stats for o in outputs]
 
-    assert outcome(force=True) == outcome(force=False)
+    forced = outcome(force=True)
+    assert forced == outcome(force=False)
+    accepted, drafted = (sum(getattr(s, f"num_{k}_tokens") for s in forced[1]) for k in ("accepted", "draft"))
+    assert 0 < accepted < drafted
 
 
 def test_random_preemption_in_a_batch_keeps_the_text(folder: Path) -> None:
@@ -118,12 +127,12 @@ def test_no_host_memory_fails_the_request_and_says_so(folder: Path) -> None:
 
 
 def test_n_choices_differ_and_the_first_is_that_of_one(folder: Path) -> None:
-    prompt = random_prompts(1)
-    one = run(assemble_tiny(folder), prompt, PARAMS["sampled"])[0]
-    many = run(assemble_tiny(folder), prompt, PARAMS["sampled"].replace(n=6))[0]
+    prompt, params = random_prompts(1), PARAMS["sampled"].replace(temperature=1.0)
+    one = run(assemble_tiny(folder), prompt, params)[0]
+    many = run(assemble_tiny(folder), prompt, params.replace(n=16))[0]
     assert many.outputs[0].token_ids == one.token_ids
-    assert len({tuple(choice.token_ids) for choice in many.outputs}) == 6
-    assert [choice.index for choice in many.outputs] == list(range(6))
+    assert len({tuple(choice.token_ids) for choice in many.outputs}) == 16
+    assert [choice.index for choice in many.outputs] == list(range(16))
 
 
 def test_logprobs_are_the_same_with_drafts(folder: Path) -> None:
@@ -157,6 +166,26 @@ def test_stop_inside_a_window_drops_what_follows(folder: Path) -> None:
         assert accepted == sum(b.stats.accepted_per_position)
         # Every pass emits its accepted drafts and at most one token of its own.
         assert accepted <= len(b.token_ids) - 1 <= accepted + b.stats.target_passes
+
+
+def test_a_stop_string_inside_a_window_drops_what_follows(folder: Path) -> None:
+    """Text, ids, log-probabilities, usage and counts end with the token that completes it."""
+    prompts, params = random_prompts(3), PARAMS["greedy"].replace(logprobs=2)
+    free = run(assemble_tiny(folder), prompts, params)
+    text = free[0].text
+    stop = text[len(text) // 2 :][:3]
+    params = params.replace(stop=[stop])
+    plain = run(assemble_tiny(folder), prompts, params)
+    assert plain[0].finish_reason == "stop" and plain[0].text == text[: text.index(stop)]
+    for seed in range(4):
+        proposer = ScriptedProposer(oracle_answers(prompts, free), seed)
+        for a, b in zip(plain, run(assemble_tiny(folder, proposer=proposer), prompts, params), strict=True):
+            assert (a.text, a.token_ids, a.logprobs) == (b.text, b.token_ids, b.logprobs)
+            assert (a.finish_reason, a.stop_reason, a.usage) == (b.finish_reason, b.stop_reason, b.usage)
+            assert len(b.logprobs) == b.usage.completion_tokens == len(b.token_ids)
+            assert b.stats.num_accepted_tokens == sum(b.stats.accepted_per_position)
+            passes = b.stats.target_passes
+            assert b.stats.num_accepted_tokens <= len(b.token_ids) - 1 <= b.stats.num_accepted_tokens + passes
 
 
 def test_windows_respect_max_tokens_and_the_context(folder: Path) -> None:
