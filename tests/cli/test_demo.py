@@ -44,14 +44,14 @@ def test_own_prompt(paceline):
 def test_json_is_one_object_with_rows_settings_and_environment(paceline):
     result = paceline("demo", "--json")
     (report,) = result.rows
-    assert [row["name"] for row in report["rows"]] == ["plain", "ngram", "mtp", "dflash"]
-    plain = dict(report["rows"][0])
+    assert [row["name"] for row in report["table"]] == ["plain", "ngram", "mtp", "dflash"]
+    plain = dict(report["table"][0])
     assert plain.pop("tokens_per_s") > 0
     assert plain == {
         "name": "plain", "speedup": 1.0, "acceptance_length": None, "draft_acceptance_rate": None,
         "text_identical": True,
     }  # fmt: skip
-    assert report["rows"][3]["speedup"] == pytest.approx(2.0)
+    assert report["table"][3]["speedup"] == pytest.approx(2.0)
     assert report["settings"] == {
         "determinism": {"on": True, "products": "fake", "cost": 0.5},
         "temperature": 0.0, "seed": 0, "max_tokens": 96,
@@ -61,11 +61,29 @@ def test_json_is_one_object_with_rows_settings_and_environment(paceline):
     assert {"cpu", "cores", "versions", "threads"} <= set(report["env"])
 
 
+def test_json_rows_are_those_of_a_benchmark(paceline):
+    (report,) = paceline("demo", "--json").rows
+    assert all(
+        {"name", "value", "target", "met", "reps", "spread", "env"} <= set(row) for row in report["rows"]
+    )
+    rows = {row["name"]: row for row in report["rows"]}
+    assert len(rows) == len(report["rows"]) == 4 * 5
+    assert rows["dflash_speedup"]["value"] == report["table"][3]["speedup"]
+    assert (rows["dflash_speedup"]["target"], rows["dflash_speedup"]["met"]) == (None, None)
+    identical = rows["mtp_text_identical"]
+    assert (identical["value"], identical["target"], identical["met"]) == (1.0, 1.0, True)
+    nothing = rows["plain_acceptance_length"]
+    assert nothing["value"] is None and nothing["met"] is None and nothing["reason"]
+
+
 def test_a_changed_text_says_no_and_is_1(paceline, script):
     script.wrong_at = 2
     result = paceline("demo", "--json")
     assert result.code == 1
-    assert [row["text_identical"] for row in result.rows[0]["rows"]] == [True, False, False, False]
+    (report,) = result.rows
+    assert [row["text_identical"] for row in report["table"]] == [True, False, False, False]
+    verdicts = [row["met"] for row in report["rows"] if row["name"].endswith("_text_identical")]
+    assert verdicts == [True, False, False, False]
 
 
 def test_an_empty_prompt_is_refused(paceline):

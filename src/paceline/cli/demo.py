@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,16 @@ from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
     from paceline import SamplingParams
-    from paceline.bench.demo import DemoRun
+    from paceline.bench.demo import DemoRun, Row
+    from paceline.bench.rows import Row as BenchRow
 
 SEED = 0
+TITLES = {
+    "tokens_per_s": "tokens/s",
+    "speedup": "speed-up",
+    "acceptance_length": "acceptance length",
+    "draft_acceptance_rate": "draft acceptance rate",
+}
 
 
 @click.command(short_help="See it work: the embedded model, plain and with each proposer.")
@@ -69,20 +77,40 @@ def _shown(params: SamplingParams) -> dict[str, Any]:
 
 
 def _as_json(run: DemoRun, settings: dict[str, Any]) -> dict[str, Any]:
-    """The table over all prompts, the same for each of them, and every completion."""
+    """Every figure as a benchmark's row, the table over all prompts and for each of them, all completions."""
     from paceline.bench.machine import environment
 
+    env = environment()
     return {
         "settings": settings,
-        "env": environment(),
-        "rows": [asdict(row) for row in run.rows()],
+        "env": env,
+        "rows": [figure.to_json(env) for row in run.rows() for figure in _figures(row)],
+        "table": [asdict(row) for row in run.rows()],
         "prompts": [
             {
                 "category": prompt.category,
                 "prompt": prompt.text,
-                "rows": [asdict(row) for row in run.rows(index)],
+                "table": [asdict(row) for row in run.rows(index)],
                 "outputs": {name: outputs[index].to_json() for name, outputs in run.outputs.items()},
             }
             for index, prompt in enumerate(run.prompts)
         ],
     }
+
+
+def _figures(row: Row) -> Iterator[BenchRow]:
+    """A line of the table as rows of a benchmark; only identity has a target, as one run judges no speed."""
+    from paceline.bench.rows import Row as BenchRow
+    from paceline.bench.rows import missing
+
+    values = asdict(row)
+    for key, title in TITLES.items():
+        name, what = f"{row.name}_{key}", f"{title}, {row.name}"
+        if values[key] is None:
+            yield missing(name, what, None, ">=", "nothing was drafted, or nothing was timed")
+        else:
+            yield BenchRow(name, what, values[key], None, reps=1)
+    same = row.text_identical
+    yield BenchRow(
+        f"{row.name}_text_identical", f"text identical, {row.name}", float(same), 1.0, "==", met=same, reps=1
+    )
