@@ -36,9 +36,9 @@ types: $(VENV)/.installed-dev ## mypy
 docs: $(VENV)/.installed-dev ## write docs/reference/ from the configuration and the command line
 	@$(BIN)/python docs/generate_reference.py
 
-bench-cpu: $(VENV)/.installed-dev ## the CPU figures; OUT=FILE.json, VLLM_PYTHON=peer's interpreter
+bench-cpu: $(VENV)/.installed-dev ## the CPU figures; OUT=FILE.json, PROMPTS=FILE.jsonl, VLLM_PYTHON=peer's interpreter
 	@test -n "$(OUT)" || { echo "make bench-cpu needs OUT=FILE.json" >&2; exit 2; }
-	@$(BIN)/python -m paceline.bench.cpu --out "$(OUT)"
+	@$(BIN)/python -m paceline.bench.cpu --out "$(OUT)" $(if $(PROMPTS),--prompts "$(PROMPTS)")
 
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
