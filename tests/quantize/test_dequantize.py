@@ -9,11 +9,12 @@ import torch
 from safetensors.torch import save_file
 
 from paceline.errors import CheckpointError, ConfigError, UnsupportedModelError
+from paceline.models import qwen3_5, qwen3_5_config
 from paceline.models.checkpoint import Checkpoint
 from paceline.quantize import compressed, fp8, nvfp4
 from paceline.quantize.dequantize import dequantize
 from paceline.quantize.inspect import inspect
-from paceline.quantize.stored import PlainView, natural
+from paceline.quantize.stored import PlainView, decoded, natural
 from tests.quantize.folders import edit_tensors, quantize_tiny, same, tensors_of, tiny_model
 
 
@@ -54,6 +55,19 @@ def test_transformers_loads_the_result(quantised, tmp_path):
     assert same(
         weight.detach(), tensors_of(tmp_path / "plain")["model.language_model.layers.0.mlp.up_proj.weight"]
     )
+
+
+def test_a_model_loads_through_the_decoding_view(quantised, tmp_path):
+    checkpoint = decoded(Checkpoint.open(quantised))
+    dequantize(quantised, tmp_path / "plain")
+    plain = Checkpoint.open(tmp_path / "plain")
+    spec = qwen3_5_config.read_spec(checkpoint)
+    assert spec == qwen3_5_config.read_spec(plain)
+    assert decoded(plain) is plain
+    for name in plain.tensors:
+        assert same(checkpoint.weight(name).to(spec.dtype), plain.weight(name)), name
+    with pytest.warns(UserWarning, match="vision tensors are ignored"):
+        qwen3_5.load(checkpoint, spec, torch.device("cpu"), deterministic=True)
 
 
 def test_a_round_trip_through_compressed_tensors_layout(quantised, tmp_path):

@@ -43,7 +43,7 @@ def measure_inputs(
     states = run.embed(samples)
     layers = config.num_hidden_layers
     for i in range(layers):
-        states = run.layer(i, states)
+        run.layer(i, states)
         if progress is not None:
             progress(f"calibration, layer {i}", i + 1, layers)
     if "lm_head" in modules:
@@ -76,8 +76,8 @@ class _Run:
         table = self._read(f"{self._prefix}embed_tokens.weight")
         return [nn.functional.embedding(torch.tensor([ids], device=table.device), table) for ids in samples]
 
-    def layer(self, index: int, states: list[torch.Tensor]) -> list[torch.Tensor]:
-        """All samples through one layer."""
+    def layer(self, index: int, states: list[torch.Tensor]) -> None:
+        """All samples through one layer; `states` becomes what comes out."""
         from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen
 
         prefix = f"{self._prefix}layers.{index}."
@@ -87,7 +87,8 @@ class _Run:
         layer.load_state_dict(weights, assign=True)
         rotary = qwen.Qwen3_5TextRotaryEmbedding(self._config).to(self._device)
         with self._watched(layer, prefix):
-            return [layer(state, position_embeddings=_rotation(rotary, state)) for state in states]
+            for i, state in enumerate(states):  # in place: one copy of all hidden states, not two
+                states[i] = layer(state, position_embeddings=_rotation(rotary, state))
 
     def head(self, states: list[torch.Tensor]) -> None:
         """What goes into `lm_head`: the normed hidden states."""

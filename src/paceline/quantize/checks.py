@@ -7,29 +7,16 @@ of unquantised modules follows vLLM 0.33, the strictest of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from paceline.models.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint, read_json
-from paceline.quantize.layout import MTP, VISION, fused_group, is_tied, linear_modules
-from paceline.quantize.nvfp4 import BLOCK
+from paceline.quantize.layout import MTP, VISION, is_tied, linear_modules
 from paceline.quantize.quant_config import HF_QUANT_CONFIG, MIXED, ignored_by, split_groups
+from paceline.quantize.scale_checks import Problem, quantized_modules, scale_tensors, scale_values
 
 _LOADED = ("FP8", "NVFP4", "W4A16_NVFP4", MIXED)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One fault of a checkpoint."""
-
-    severity: Literal["error", "warning"]
-    """error: it does not load, or computes nonsense. warning: it loads, but something is off."""
-    code: str
-    message: str
-    fix: str
 
 
 def check_checkpoint(checkpoint: Checkpoint, *, read_scales: bool = True) -> list[Problem]:
@@ -40,23 +27,12 @@ def check_checkpoint(checkpoint: Checkpoint, *, read_scales: bool = True) -> lis
     problems = [*_files(checkpoint), *_vision(checkpoint), *_mtp(checkpoint, section)]
     problems += _config(checkpoint, section, modules)
     for module, layout in modules.items():
-        problems += _scale_tensors(checkpoint, module, layout)
+        problems += scale_tensors(checkpoint, module, layout)
     if read_scales:
-        problems += _scale_values(checkpoint, modules)
+        problems += scale_values(checkpoint, modules)
     if section is not None and section.get("quant_method") == "modelopt" and modules:
         problems += _ignore_list(checkpoint, section, modules)
     return sorted(problems, key=lambda problem: problem.severity != "error")
-
-
-def quantized_modules(checkpoint: Checkpoint) -> dict[str, str]:
-    """Modules whose weight is stored in few bits: `modelopt`, `compressed` or `fp8`."""
-    found = {}
-    for name, info in checkpoint.tensors.items():
-        if name.endswith(".weight_packed"):
-            found[name.removesuffix(".weight_packed")] = "compressed"
-        elif name.endswith(".weight") and info.dtype in ("U8", "F8_E4M3"):
-            found[name.removesuffix(".weight")] = "modelopt" if info.dtype == "U8" else "fp8"
-    return found
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -174,69 +150,6 @@ def _config(
                 f"{HF_QUANT_CONFIG} and config.json list different unquantised modules; config.json counts",
                 f"copy the list of config.json to exclude_modules of {HF_QUANT_CONFIG}",
             )
-
-
-def _scale_tensors(checkpoint: Checkpoint, module: str, layout: str) -> Iterator[Problem]:
-    tensors = checkpoint.tensors
-    wanted = {
-        "modelopt": ("weight_scale", "weight_scale_2"),
-        "compressed": ("weight_scale", "weight_global_scale"),
-        "fp8": ("weight_scale",),
-    }[layout]
-    missing = [part for part in wanted if f"{module}.{part}" not in tensors]
-    if missing:
-        yield Problem(
-            "error",
-            "scale-missing",
-            f"{module} is quantised but has no {' nor '.join(missing)}",
-            "quantise again, or fetch the file that holds it",
-        )
-    scale = tensors.get(f"{module}.weight_scale")
-    packed = tensors.get(f"{module}.weight_packed") or tensors.get(f"{module}.weight")
-    if layout != "fp8" and scale is not None and packed is not None:
-        expected = (packed.shape[0], packed.shape[1] * 2 // BLOCK)
-        if scale.shape != expected:
-            yield Problem(
-                "error",
-                "scale-shape",
-                f"{module}.weight_scale is {list(scale.shape)}; the weight needs {list(expected)}",
-                "quantise again with blocks of 16",
-            )
-
-
-def _scale_values(checkpoint: Checkpoint, modules: Mapping[str, str]) -> Iterator[Problem]:
-    parts = ("weight_scale", "weight_scale_2", "weight_global_scale", "input_scale", "input_global_scale")
-    globals_: dict[str, float] = {}
-    for module in modules:
-        for part in parts:
-            name = f"{module}.{part}"
-            if name in checkpoint.tensors:
-                values = checkpoint.weight(name).float()
-                yield from _values(name, values)
-                if part in ("weight_scale_2", "weight_global_scale") and values.numel() == 1:
-                    globals_[module] = float(values)
-    for module, scale in globals_.items():
-        first = fused_group(module, globals_)[0]
-        if scale != globals_[first]:
-            yield Problem(
-                "error",
-                "global-scales-differ",
-                f"{module} and {first} run as one product but have global scales {scale:.6g} and "
-                f"{globals_[first]:.6g}; loaders take the larger and decode the other wrongly",
-                "quantise the original again with paceline quantize",
-            )
-
-
-def _values(name: str, values: torch.Tensor) -> Iterator[Problem]:
-    fault = None
-    if not bool(values.isfinite().all()):
-        fault = "NaN or infinite"
-    elif bool((values < 0).any()):
-        fault = "negative"
-    elif values.numel() == 1 and not bool(values):
-        fault = "zero"
-    if fault:
-        yield Problem("error", "scale-value", f"{name} holds {fault} values", "quantise the original again")
 
 
 def _ignore_list(

@@ -10,8 +10,9 @@ from typing import Any
 
 from paceline.errors import CheckpointError, UnsupportedModelError
 from paceline.models.checkpoint import Checkpoint, read_config
-from paceline.quantize.checks import Problem, check_checkpoint
+from paceline.quantize.checks import check_checkpoint
 from paceline.quantize.layout import MTP, VISION
+from paceline.quantize.scale_checks import Problem
 from paceline.quantize.shards import ITEM_SIZES
 from paceline.quantize.stored import PlainView
 

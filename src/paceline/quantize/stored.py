@@ -102,6 +102,33 @@ class PlainView:
         return iter(self.tensors.values())
 
 
+@dataclass(frozen=True, slots=True)
+class DecodedCheckpoint(Checkpoint):
+    """A quantised checkpoint that looks like the plain one it was made from: names, shapes, config, weights.
+
+    Whatever loads a plain `Checkpoint` loads it; decoded weights are float32 and still to be rounded to the
+    model's dtype.
+    """
+
+    view: PlainView
+
+    def weight(self, name: str) -> torch.Tensor:
+        """Read one tensor into CPU memory, decoded where it is quantised."""
+        return self.view.read(name)
+
+
+def decoded(checkpoint: Checkpoint) -> Checkpoint:
+    """`checkpoint` itself where nothing is quantised, else a view that decodes.
+
+    Raises: as `PlainView`.
+    """
+    view = PlainView(checkpoint)
+    if not view.quantized:
+        return checkpoint
+    config = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
+    return DecodedCheckpoint(checkpoint.path, config, checkpoint.generation_config, view.headers(), view)
+
+
 def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     """Sorting key by which layer 2 comes before layer 10."""
     return tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in name.split("."))
