@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -11,6 +13,11 @@ from paceline.kernels import build
 from paceline.kernels.linear.cpu import CpuLinear
 from paceline.kernels.linear.probe import rows_are_independent
 from paceline.kernels.linear.reference import ReferenceLinear
+from paceline.kernels.linear.stacked import StackedLinear
+from paceline.kernels.nvfp4 import PackedNVFP4, decode, packed_linear
+
+Matrix = torch.Tensor | PackedNVFP4
+"""A weight [N, K]: plain (bfloat16 or float32), or in 4 bits."""
 
 
 class Linear(Protocol):
@@ -30,12 +37,18 @@ class Linear(Protocol):
         """
 
 
-def make_linear(weight: torch.Tensor, *, deterministic: bool) -> Linear:
-    """A layer for ``weight`` [N, K] (bfloat16 or float32) on the weight's device.
+def make_linear(weight: Matrix, *, deterministic: bool) -> Linear:
+    """A layer for ``weight`` [N, K] on the weight's device.
 
     The native CPU layer copies the weight into its own packing and is row-invariant by construction; the
-    torch one keeps ``weight`` and, if ``deterministic``, finds out by a probe how to be so.
+    torch one keeps ``weight`` and, if ``deterministic``, finds out by a probe how to be so. A weight in 4
+    bits stays so where a native layer can multiply it, with the same results, and is decoded elsewhere.
     """
+    if isinstance(weight, PackedNVFP4):
+        packed = packed_linear(weight)
+        if packed and not (deterministic and not rows_are_independent(packed, weight.dtype)):
+            return packed
+        weight = decode(weight)
     assert weight.dim() == 2 and weight.dtype in (torch.bfloat16, torch.float32), (weight.shape, weight.dtype)
     lib = build.library("linear") if weight.device.type == "cpu" else None
     if lib is None:
@@ -50,3 +63,18 @@ def make_linear(weight: torch.Tensor, *, deterministic: bool) -> Linear:
         )
         return ReferenceLinear(weight, deterministic=True)
     return layer
+
+
+def make_fused(weights: Sequence[Matrix], *, deterministic: bool) -> Linear:
+    """One layer of several matrices of the same input, its outputs in the order given.
+
+    Neighbours that are stored alike become one product.
+    """
+    layers = []
+    for _, run in groupby(weights, type):
+        matrices = list(run)
+        packed = [matrix for matrix in matrices if isinstance(matrix, PackedNVFP4)]
+        plain = [matrix for matrix in matrices if isinstance(matrix, torch.Tensor)]
+        whole = PackedNVFP4.fused(packed) if packed else torch.cat(plain)
+        layers.append(make_linear(whole, deterministic=deterministic))
+    return layers[0] if len(layers) == 1 else StackedLinear(layers)

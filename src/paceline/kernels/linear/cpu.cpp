@@ -7,8 +7,8 @@
 // share each load. Panel p of P holds blocks [B p / P, B (p + 1) / P).
 //
 // Rows are tiled for speed only: a tile of any height adds the same products in the same order.
+#include "panels.h"
 #include "simd.h"
-#include <omp.h>
 PACELINE_EXPORT_ISA
 
 namespace {
@@ -18,8 +18,6 @@ constexpr int MAX_WIDTH = 3, MAX_ROWS = 8;  // 24 sums + 3 weights + 1 input of 
 #else
 constexpr int MAX_WIDTH = 2, MAX_ROWS = 2;  // 16 registers of 8 lanes
 #endif
-constexpr int ROW_CHUNK = 32;               // rows that stay together when a call is split over rows as well
-constexpr double SERIAL_US = 5.0;           // a parallel region costs a few us; below this one thread is faster
 
 // Two rows and fewer wait for memory, and the hardware's own prefetch is best. More rows spend longer on a line than
 // the hardware looks ahead: fetch into L2 this far ahead (measured on Zen 4: 20 -> 28 GB/s a core at 8 rows).
@@ -136,20 +134,9 @@ template <typename T, typename O>
 void run(const Layer& layer, const T* x, int64_t ldx, int64_t rows, O* out, int64_t ldo) {
   const double bytes = double(layer.outs) * layer.k * sizeof(T), products = double(layer.outs) * layer.k * rows;
   const double us = bytes / 60e3 > products / 100e3 ? bytes / 60e3 : products / 100e3;
-  const int threads = us < SERIAL_US ? 1 : omp_get_max_threads();
-  const int64_t chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK, items = layer.panels * chunks;
-  auto work = [&](int64_t from, int64_t to) {
-    for (int64_t i = from; i < to; i++) {
-      const int64_t r0 = rows * (i % chunks) / chunks, r1 = rows * (i % chunks + 1) / chunks;
-      panel_rows<T, O>(layer, i / chunks, x + r0 * ldx, ldx, r1 - r0, out + r0 * ldo, ldo);
-    }
-  };
-  if (threads == 1) return work(0, items);
-#pragma omp parallel num_threads(threads)
-  {
-    const int64_t t = omp_get_thread_num(), n = omp_get_num_threads();
-    work(items * t / n, items * (t + 1) / n);  // the same panels for the same core in every call: they stay in its L2
-  }
+  for_panels(layer.panels, rows, us, [&](int64_t panel, int64_t from, int64_t to) {
+    panel_rows<T, O>(layer, panel, x + from * ldx, ldx, to - from, out + from * ldo, ldo);
+  });
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from paceline.kernels import build
-from paceline.kernels.linear.memory import WEIGHTS
+from paceline.kernels.memory import WEIGHTS
 
 BLOCK = 16  # outputs that share a register
 

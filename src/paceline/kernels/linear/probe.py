@@ -10,12 +10,15 @@ import torch
 from torch.nn import functional as F
 
 PROBED_ROWS = (1, 2, 7, 8, 9, 17)
-_known: dict[tuple[int, int, torch.dtype, int], bool] = {}
+_known: dict[tuple[str, int, int, torch.dtype, int], bool] = {}
 
 
 class _Layer(Protocol):
     in_features: int
     out_features: int
+
+    @property
+    def kind(self) -> str: ...
 
     def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor: ...
 
@@ -25,7 +28,7 @@ def rows_are_independent(layer: _Layer, dtype: torch.dtype) -> bool:
 
     The native product is so by construction; this confirms it, once a shape, with the layer's own weights.
     """
-    key = (layer.out_features, layer.in_features, dtype, torch.get_num_threads())
+    key = (layer.kind, layer.out_features, layer.in_features, dtype, torch.get_num_threads())
     if key not in _known:
         x = torch.randn(max(PROBED_ROWS), layer.in_features, generator=torch.Generator().manual_seed(0)).to(
             dtype
