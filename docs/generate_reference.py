@@ -22,6 +22,8 @@ from pydantic_core import PydanticUndefined
 
 from paceline.cli.main import app
 from paceline.config import CacheConfig, EngineConfig, ModelConfig, SamplingParams, SpeculativeConfig
+from paceline.config.recipes import RecipeFlags
+from paceline.config.server import ServerConfig
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Written by docs/generate_reference.py (`make docs`); edit the code instead. -->\n"
@@ -31,6 +33,8 @@ MODELS: dict[type[BaseModel], str] = {
     SamplingParams: "`--sampling JSON`, `SamplingParams(...)`; some have a flag of their own",
     ModelConfig: "keyword arguments of `LLM(...)`; flags of the commands",
     CacheConfig: "keyword arguments of `LLM(...)`, the two dtypes aside",
+    ServerConfig: "flags of `paceline serve`, keys of its `paceline.yaml`",
+    RecipeFlags: "flags of `paceline serve`, by vLLM's names",
     EngineConfig: "what the layers above are put into; its own keys are keyword arguments of `LLM(...)`",
 }
 

@@ -18,6 +18,7 @@ import click
 from paceline import __version__
 from paceline.cli.demo import demo
 from paceline.cli.generate import generate
+from paceline.cli.serve import serve
 from paceline.cli.verify import verify
 from paceline.errors import PacelineError
 
@@ -30,7 +31,7 @@ def app() -> None:
     """Speculative decoding for hybrid language models: several times faster, the same text."""
 
 
-for command in (demo, generate, verify):
+for command in (demo, generate, serve, verify):
     app.add_command(command)
 
 

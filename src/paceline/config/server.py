@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from paceline.config.base import StrictModel
+from paceline.errors import ConfigError
 
 ReasoningParser = Literal["qwen3"]
 ToolCallParser = Literal["qwen3_coder", "qwen3_xml"]
@@ -67,3 +68,11 @@ class ServerConfig(StrictModel):
     on_engine_failure: Literal["exit", "restart"] = Field(
         "exit", description="When the engine dies: end with exit code 1, or start it anew."
     )
+
+    @model_validator(mode="after")
+    def _tools_agree(self) -> Self:
+        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+            raise ConfigError(
+                "--enable-auto-tool-choice needs --tool-call-parser qwen3_coder", key="tool_call_parser"
+            )
+        return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -58,6 +58,13 @@ class Serving:
         return cls(
             _engine(model, given, recipe), ServerConfig(**_chosen(given, SERVER_KEYS)), recipe, origins
         )
+
+    def notes(self, device: str) -> Iterator[str]:
+        """One line for each option that was given and has no effect on `device` ("cpu" or "cuda")."""
+        yield from self.recipe.notes(device)
+        server = self.server
+        if server.tool_call_parser and not server.enable_auto_tool_choice:
+            yield "--tool-call-parser: no effect without --enable-auto-tool-choice"
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Every option with its value and where that comes from; the key's value is never shown."""
