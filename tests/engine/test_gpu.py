@@ -279,7 +279,14 @@ def judge(
     assert result.identical, result.divergences
 
 
-@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "sampled"])
+# Not bf16 with a temperature: noise makes many near ties, and there the two devices' roundings differ by more
+# than the rule for near ties allows (`test_one_graph_serves_every_window` compares sampled bf16 steps).
+@pytest.mark.parametrize(
+    ("folder", "params"),
+    [(torch.float32, GREEDY), (torch.float32, WARM), (torch.bfloat16, GREEDY)],
+    ids=["fp32-greedy", "fp32-sampled", "bf16-greedy"],
+    indirect=["folder"],
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_graphs_packed_steps_and_the_cpu_write_one_text(
     folder: Path, method: str, params: SamplingParams, request: pytest.FixtureRequest
@@ -290,7 +297,7 @@ def test_graphs_packed_steps_and_the_cpu_write_one_text(
     graphs = run(engine(folder, method), prompts, params)
     for got in (packed, graphs):
         judge(folder, expected, got, params)
-    if "fp32" in request.node.callspec.id and params is GREEDY:
+    if "fp32-greedy" in request.node.callspec.id:
         texts = [[o.token_ids for o in outputs] for outputs in (expected, packed, graphs)]
         assert texts[0] == texts[1] == texts[2]
 
