@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -18,7 +19,7 @@ from typing import Self
 
 import torch
 
-from paceline.errors import CapacityError
+from paceline.errors import CapacityError, ConfigError
 from paceline.models.checkpoint import INDEX_FILE, SINGLE_FILE, Shape
 
 DTYPES: dict[str, torch.dtype] = {
@@ -32,6 +33,7 @@ DTYPES: dict[str, torch.dtype] = {
 ITEM_SIZES = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 ITEM_SIZES |= {"F64": 8, "I32": 4, "U32": 4, "I16": 2, "F8_E5M2": 1, "F8_E8M0": 1, "I8": 1, "BOOL": 1}
 """Bytes of an element by safetensors' name of its dtype."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i)?B?", re.IGNORECASE)
 _UNFINISHED = ".unfinished"
 
 
@@ -48,6 +50,15 @@ class TensorSpec:
     def nbytes(self) -> int:
         """Bytes of the tensor's data."""
         return prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as 5GB, 500MB or 4GiB. Raises: ConfigError for anything else."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise ConfigError(f"size {text!r} is none; write for example 5GB or 500MB", key="shard_size")
+    prefix, binary = (match[2] or "").upper(), match[3] is not None
+    return int(float(match[1]) * (1024 if binary else 1000) ** " KMGT".index(prefix or " "))
 
 
 def divide(groups: Sequence[Sequence[TensorSpec]], limit: int) -> list[list[int]]:
@@ -141,8 +152,9 @@ class ShardWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if kind is not None or self._missing:
             self._discard()
+        if kind is not None:
             return
         assert not self._missing, f"{self._path}: never written: {sorted(self._missing)[:3]}"
         self._file.flush()
