@@ -18,8 +18,17 @@ _VERDICTS = {True: "yes", False: "**no**", None: "–"}
 
 
 def terminal(rows: Iterable[Row]) -> str:
-    """One line a row."""
-    return "\n".join(describe(row) for row in rows)
+    """One line a row; below one that knows where a step's time goes, its acceptance and that split."""
+    return "\n".join(line for row in rows for line in (describe(row), *_split(row.detail)))
+
+
+def _split(detail: dict[str, Any]) -> Iterable[str]:
+    if "split" not in detail:
+        return
+    yield f"  at acceptance length {detail['acceptance_length']:.3g}; milliseconds of a step:"
+    for side, parts in detail["split"].items():
+        times = ", ".join(f"{label} {ms:.3g}" for label, ms in parts["ms_per_step"].items())
+        yield f"  {side}: {times} (over {parts['steps']} steps)"
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
