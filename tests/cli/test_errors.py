@@ -39,6 +39,8 @@ def one_line(result, code: int, *parts: str) -> None:
         ((*GENERATE, "--seed", str(2**64)), "seed"),
         ((*GENERATE, "--sampling", "{"), "--sampling"),
         ((*GENERATE, "--sampling", "[1]"), "--sampling"),
+        ((*GENERATE, "--sampling", "[" * 100_000), "--sampling"),
+        ((*GENERATE, "--sampling", '{"seed": ' + "9" * 5000 + "}"), "--sampling"),
         ((*GENERATE, "--sampling", '{"temprature": 1}'), "temperature"),
         ((*GENERATE, "--speculative-config", "nope"), "--speculative-config"),
         ((*GENERATE, "--speculative-config", '{"method": "eagle"}'), "dflash"),

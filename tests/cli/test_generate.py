@@ -96,11 +96,12 @@ def test_bad_lines_are_answered_in_place_and_the_others_run(paceline, script, li
         '{"id": "f", "prompt": ""}', b'{"id": "g", "prompt": "\xff"}', '{"id": "a", "prompt": "again"}',
         json.dumps({"id": "h", "prompt": "x" * 99}), '{"id": true, "prompt": "x"}',
         '{"id": "z", "prompt": "uv"}',
-        '{"id": "s", "prompt": "\\ud800"}',
+        '{"id": "s", "prompt": "\\ud800"}', '{"id": "\\ud800", "prompt": "x"}',
+        '{"id": "deep", "prompt": "x", "more": ' + "[" * 100_000, '{"prompt": "x", "id": ' + "9" * 5000 + "}",
     )  # fmt: skip
     result = paceline("generate", "folder", "--prompts", path, "--json")
     assert result.code == 2
-    ids = ["a", None, None, None, "e", "f", None, "a", "h", None, "z", "s"]
+    ids = ["a", None, None, None, "e", "f", None, "a", "h", None, "z", "s", None, None, None]
     assert [row["id"] for row in result.rows] == ids
     good = [index for index, row in enumerate(result.rows) if "text" in row]
     assert good == [0, 10] and script.requests[0]["ids"] == ["a", "z"]

@@ -12,6 +12,9 @@ import click
 from paceline.config import SpeculativeConfig
 from paceline.errors import ConfigError, RequestError
 
+_UNREADABLE = (ValueError, RecursionError)
+"""What `json.loads` raises: bad syntax, a number of too many digits; too many brackets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -33,7 +36,7 @@ def parse_json_option(text: str, option: str) -> dict[str, Any]:
     """The JSON object given to `option`; raises `ConfigError` where it is anything else."""
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except _UNREADABLE as error:
         raise ConfigError(f"{option} is not readable JSON: {error}", key=option) from None
     if not isinstance(value, dict):
         raise ConfigError(f"{option} must be a JSON object, such as {{}}, not {text.strip()}", key=option)
@@ -76,13 +79,15 @@ def _parse_line(number: int, line: str) -> Prompt | BadLine:
         return BadLine(None, f"line {number}: not UTF-8")
     try:
         value = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         return BadLine(None, f"line {number}: not readable JSON: {error}")
     if not isinstance(value, dict):
         return BadLine(None, f"line {number}: must be a JSON object with `id` and `prompt`")
     name, text = value.get("id"), value.get("prompt")
     if isinstance(name, bool) or not isinstance(name, str | int):
         return BadLine(None, f"line {number}: `id` must be a string or a whole number")
+    if isinstance(name, str) and not is_text(name):
+        return BadLine(None, f"line {number}: `id` holds half a surrogate pair, which is no text")
     if not isinstance(text, str):
         return BadLine(name, f"line {number}: `prompt` must be a string")
     if not is_text(text):
