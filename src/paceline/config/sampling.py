@@ -19,6 +19,9 @@ GREEDY_BELOW = 1e-5
 """A temperature below this is greedy (vLLM's bound): dividing by it would only lose the logits' precision."""
 
 MAX_BIAS = 100.0
+MAX_CHOICES = 16_384  # vLLM's bound; all choices of a request are queued at once
+MAX_FACTOR = 1e6
+"""Temperature and repetition penalty at most (a penalty: 1 / this at least): float32 logits stay finite."""
 MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
 
 
@@ -57,9 +60,15 @@ class SamplingParams(StrictModel):
     logits.
     """
 
-    n: int = Field(1, ge=1, description="Choices to generate; choice i draws from H(seed, i).")
+    n: int = Field(
+        1, ge=1, le=MAX_CHOICES, description="Choices to generate; choice i draws from H(seed, i)."
+    )
     temperature: float = Field(
-        1.0, ge=0, allow_inf_nan=False, description="0 (or less than 1e-5) takes the most likely token."
+        1.0,
+        ge=0,
+        le=MAX_FACTOR,
+        allow_inf_nan=False,
+        description="0 (or less than 1e-5) takes the most likely token.",
     )
     top_p: float = Field(
         1.0, gt=0, le=1, allow_inf_nan=False, description="Keep the likeliest ids whose mass reaches this."
@@ -92,7 +101,11 @@ class SamplingParams(StrictModel):
         None, description="Added to the logits of the named ids, -100 to 100."
     )
     repetition_penalty: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="Divides positive logits of ids seen in prompt or output."
+        1.0,
+        ge=1 / MAX_FACTOR,
+        le=MAX_FACTOR,
+        allow_inf_nan=False,
+        description="Divides positive logits of ids seen in prompt or output.",
     )
     presence_penalty: float = Field(
         0.0, ge=-2, le=2, allow_inf_nan=False, description="Subtracted from logits of ids seen in the output."
