@@ -1,4 +1,5 @@
-"""A drafter with sliding layers (W = 64) drafts the same through preemption and eviction as from scratch."""
+"""A drafter with sliding layers (W = 64) drafts the same through preemption, eviction and reused prefixes as
+from scratch."""
 
 from __future__ import annotations
 
@@ -68,6 +69,7 @@ def from_scratch(parts: Assembled, history: tuple[int, ...], count: int) -> list
     engine.runner.parts.proposer.propose = swap_anchor
     engine.add(Request("scratch", list(history[:-1]), PARAMS.replace(max_tokens=count + 2), seed=1))
     while not got:
+        assert engine.has_work, "it ended without a draft"
         engine.step()
     engine.abort("scratch")
     engine.runner.parts.proposer.propose = propose
@@ -94,5 +96,39 @@ def test_drafts_survive_preemption_and_eviction(folders: tuple[Path, Path]) -> N
         assert calm[history][:size] == shaken[history][:size]
 
     fresh = assemble(folders)
-    for history in source.sample(sorted(common, key=len), 12):
+    for history in source.sample(sorted((h for h in common if calm[h]), key=len), 12):
+        assert from_scratch(fresh, history, len(calm[history])) == calm[history]
+
+
+def test_drafts_behind_reused_prefixes_are_those_of_a_full_recompute(folders: tuple[Path, Path]) -> None:
+    """Hits, evicted blocks and checkpoints, and preemption, all in one run."""
+    source = random.Random(4)
+    prompts: list[list[int]] = []
+    for _ in range(3):  # three conversations, of which each prompt begins with the one before
+        prompt = [source.randrange(3, 100) for _ in range(70)]
+        for _ in range(3):
+            prompts.append(list(prompt))
+            prompt += [source.randrange(3, 100) for _ in range(50)]
+    source.shuffle(prompts)
+    params = PARAMS.replace(max_tokens=30)
+    quiet = assemble(folders)
+    calm = record(quiet)
+    expected = run(quiet, prompts, params)
+
+    tight = assemble(folders, num_blocks=100, enable_prefix_caching=True, prefix_checkpoints=3)
+    shaken = record(tight)
+    tight.engine.scheduler._force_preempt = lambda step, sequence: source.random() < 0.1
+    for _ in range(2):
+        outputs = run(tight, prompts, params)
+        assert [o.token_ids for o in outputs] == [o.token_ids for o in expected]
+    reuse = tight.engine.runner.prefix
+    assert reuse is not None and 0 < reuse.hit_tokens < reuse.queried_tokens
+    assert tight.engine.num_preemptions > 0
+
+    assert shaken.keys() == calm.keys() and any(len(h) > 2 * WINDOW for h in calm)
+    for history, drafts in shaken.items():
+        size = min(len(calm[history]), len(drafts))
+        assert calm[history][:size] == drafts[:size]
+    fresh = assemble(folders)
+    for history in source.sample(sorted((h for h in calm if calm[h]), key=len), 12):
         assert from_scratch(fresh, history, len(calm[history])) == calm[history]
