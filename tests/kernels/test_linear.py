@@ -7,8 +7,8 @@ import torch
 
 from paceline.kernels.linear import make_linear, reference
 from paceline.kernels.linear.cpu import CpuLinear
-from paceline.kernels.memory import Arena
 from paceline.kernels.linear.reference import ReferenceLinear
+from paceline.kernels.memory import Arena
 from tests.kernels.invariance import (
     DTYPES,
     ROWS,

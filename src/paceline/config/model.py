@@ -10,6 +10,8 @@ from paceline.config.base import StrictModel
 
 Dtype = Literal["auto", "bfloat16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
+Quantization = Literal["auto", "none", "modelopt", "modelopt_fp4", "compressed-tensors"]
+QuantizedWeights = Literal["dequantized", "packed"]
 
 
 class ModelConfig(StrictModel):
@@ -24,6 +26,16 @@ class ModelConfig(StrictModel):
         None,
         ge=1,
         description="Most tokens of prompt and completion together; absent: the model's own.",
+    )
+    quantization: Quantization = Field(
+        "auto",
+        description="How the checkpoint is quantised; auto: as it says itself. Refused if it is otherwise; "
+        "modelopt_fp4 is modelopt.",
+    )
+    quantized_weights: QuantizedWeights = Field(
+        "dequantized",
+        description="What 4-bit weights become at load, drafter and head included: plain weights, or packed: "
+        "they stay in 4 bits (a quarter of the memory and the same text; CPUs with AVX-512, bfloat16).",
     )
 
     @field_validator("model")

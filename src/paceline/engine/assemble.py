@@ -74,6 +74,8 @@ def assemble(config: EngineConfig) -> Assembled:
         resolved.device,
         resolved.deterministic,
         max_positions=resolved.positions,
+        quantization=config.model.quantization,
+        keep_packed=resolved.keep_packed,
     )
     return build(resolved, target, tokenizer, generation_config)
 
@@ -247,7 +249,15 @@ def _proposer(resolved: Resolved, target: TargetModel, tensors: CacheTensors) ->
         return NgramProposer(n, speculative.prompt_lookup_min, speculative.prompt_lookup_max, device)
     if speculative.method == "mtp":
         assert tensors.mtp is not None
-        head = load_mtp(resolved.folder, target, device, deterministic, max_positions=resolved.positions)
+        head = load_mtp(
+            resolved.folder,
+            target,
+            device,
+            deterministic,
+            max_positions=resolved.positions,
+            quantization=resolved.config.model.quantization,
+            keep_packed=resolved.keep_packed,
+        )
         return MTPProposer(head, target, tensors.mtp, n, _num_slots(resolved))
     assert resolved.drafter_folder is not None
     drafter = load_drafter(
@@ -257,5 +267,6 @@ def _proposer(resolved: Resolved, target: TargetModel, tensors: CacheTensors) ->
         deterministic,
         num_speculative_tokens=n,
         max_positions=resolved.positions,
+        keep_packed=resolved.keep_packed,
     )
     return DFlashProposer(drafter, target, tensors.drafter, n)

@@ -9,6 +9,7 @@ import torch
 from paceline import kernels
 from paceline.kernels.linear import make_linear
 from paceline.kernels.linear.probe import cost_of_determinism
+from paceline.kernels.nvfp4 import packed_product
 
 if TYPE_CHECKING:
     from paceline.cache.tensors import CacheShape
@@ -29,6 +30,8 @@ def describe(parts: Assembled) -> dict[str, Any]:
             "folder": resolved.folder.name,
             "dtype": str(spec.dtype).removeprefix("torch."),
             "device": resolved.device.type,
+            "quantization": spec.quantization,
+            "quantized_weights": _held(resolved),
             "layers": spec.num_layers,
             "max_model_len": resolved.max_model_len,
         },
@@ -49,6 +52,14 @@ def describe(parts: Assembled) -> dict[str, Any]:
         },
         "kernels": kernels.live(),
     }
+
+
+def _held(resolved: Resolved) -> str | None:
+    """What the weights of a quantised target are in memory: as asked for, where that is possible."""
+    if resolved.spec.quantization is None:
+        return None
+    packed = resolved.keep_packed and packed_product(resolved.device, resolved.spec.dtype)
+    return "packed" if packed else "dequantized"
 
 
 def slot_bytes(shape: CacheShape) -> dict[str, Any]:

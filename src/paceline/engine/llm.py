@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from paceline.config import CacheConfig, EngineConfig, ModelConfig, SpeculativeConfig
+from paceline.config.model import Quantization, QuantizedWeights
 from paceline.config.sampling import SamplingParams
 from paceline.engine.assemble import assemble
 from paceline.engine.describe import describe, determinism
@@ -40,6 +41,8 @@ class LLM:
         speculative_config: Mapping[str, Any] | SpeculativeConfig | None = None,
         dtype: Literal["auto", "bfloat16", "float32"] = "auto",
         device: Literal["auto", "cpu", "cuda"] = "auto",
+        quantization: Quantization = "auto",
+        quantized_weights: QuantizedWeights = "dequantized",
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 2048,
         max_model_len: int | None = None,
@@ -53,7 +56,14 @@ class LLM:
         if isinstance(speculative_config, Mapping):
             speculative_config = SpeculativeConfig.parse(speculative_config)
         config = EngineConfig(
-            model=ModelConfig(model=str(model), dtype=dtype, device=device, max_model_len=max_model_len),
+            model=ModelConfig(
+                model=str(model),
+                dtype=dtype,
+                device=device,
+                max_model_len=max_model_len,
+                quantization=quantization,
+                quantized_weights=quantized_weights,
+            ),
             cache=CacheConfig(
                 block_size=block_size,
                 num_blocks=num_blocks,

@@ -42,6 +42,11 @@ class Resolved:
         return cache.prefix_checkpoints or max(self.config.max_num_seqs, 4)
 
     @property
+    def keep_packed(self) -> bool:
+        """Whether 4-bit weights are to stay packed, where that can be multiplied."""
+        return self.config.model.quantized_weights == "packed"
+
+    @property
     def positions(self) -> int:
         """Positions that may be written: the model's length, the last window's drafts, the look-ahead."""
         return self.max_model_len + self.num_drafts + 2
@@ -54,7 +59,7 @@ def resolve(config: EngineConfig) -> Resolved:
     """
     device = _device(config.model.device)
     folder = resolve_model(config.model.model)
-    spec = read_target_spec(folder, config.model.dtype)
+    spec = read_target_spec(folder, config.model.dtype, config.model.quantization)
     drafter, mtp, drafter_folder, num_drafts = None, None, None, 0
     speculative = config.speculative
     if speculative:
@@ -63,7 +68,7 @@ def resolve(config: EngineConfig) -> Resolved:
             drafter_folder = resolve_model(speculative.model, "drafter")
             drafter = read_drafter_spec(drafter_folder, spec, speculative.num_speculative_tokens)
         elif speculative.method == "mtp":
-            mtp = read_mtp_spec(folder, spec)
+            mtp = read_mtp_spec(folder, spec, config.model.quantization)
         num_drafts = speculative.draft_tokens(drafter.block_size if drafter else None)
     longest = config.model.max_model_len or spec.max_position
     if longest > spec.max_position:

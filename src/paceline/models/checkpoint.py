@@ -8,7 +8,7 @@ can run code.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,29 +70,6 @@ class Checkpoint:
         info = self.tensors[name]
         with _opened(info.file) as file:
             return file.get_tensor(name)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightReader:
-    """Reads weights below one prefix, converted to one dtype and device."""
-
-    checkpoint: Checkpoint
-    prefix: str
-    dtype: torch.dtype
-    device: torch.device
-
-    def __call__(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The tensor `prefix + name` in `dtype` (default: the model's)."""
-        weight = self.checkpoint.weight(self.prefix + name)
-        return weight.to(device=self.device, dtype=dtype or self.dtype).contiguous()
-
-    def fused(self, names: Iterable[str]) -> torch.Tensor:
-        """Several projections of the same input as one: rows in the order of `names`."""
-        return torch.cat([self(name) for name in names])
-
-    def below(self, name: str) -> WeightReader:
-        """A reader of the tensors under `prefix + name`."""
-        return WeightReader(self.checkpoint, self.prefix + name, self.dtype, self.device)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

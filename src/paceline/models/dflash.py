@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paceline.kernels.linear import Linear, make_linear
+from paceline.kernels.linear import Linear
 from paceline.kernels.norm import add_rms_norm, rms_norm
 from paceline.layers.attention import PagedHeads
 from paceline.layers.batch import PagedRows, cache_rows
 from paceline.layers.mlp import Mlp
 from paceline.layers.rotary import RotaryTables, rotary_tables
-from paceline.models.checkpoint import Checkpoint, WeightReader
+from paceline.models.checkpoint import Checkpoint
 from paceline.models.dflash_config import attention_shape
 from paceline.models.parts import load_heads, load_linear, load_mlp
+from paceline.models.quantized import check_scales
 from paceline.models.spec import DrafterSpec
+from paceline.models.weights import WeightReader
 
 if TYPE_CHECKING:
     from paceline.models.base import KVPair, TargetModel
@@ -191,6 +193,7 @@ def load(
     max_positions: int | None = None,
 ) -> DFlashDrafter:
     """Load the weights of a drafter that `read_spec` has accepted; `max_positions` as in `qwen3_5.load`."""
+    check_scales(checkpoint)
     read = WeightReader(checkpoint, "", spec.dtype, device)
     positions = min(spec.max_position, max_positions or spec.max_position)
     rotary = rotary_tables(spec.rope, positions, spec.dtype, device)
@@ -200,14 +203,12 @@ def load(
     ]
     # All layers' keys and values of a context row in one product. They are held twice (here and in each
     # layer's qkv), a twentieth of the drafter, so that the block's pass needs one product a layer as well.
-    context_kv = read.fused(
-        f"layers.{i}.self_attn.{name}_proj.weight" for i in range(spec.num_layers) for name in ("k", "v")
-    )
+    context_kv = [f"layers.{i}.self_attn.{name}_proj" for i in range(spec.num_layers) for name in ("k", "v")]
     return DFlashDrafter(
         spec,
         layers,
         load_linear(read, ["fc"], deterministic),
-        make_linear(context_kv, deterministic=deterministic),
+        load_linear(read, context_kv, deterministic),
         read("hidden_norm.weight"),
         read("norm.weight"),
     )

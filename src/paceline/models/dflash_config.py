@@ -104,7 +104,7 @@ def _require_dflash(fields: Fields, checkpoint: Checkpoint) -> None:
     fields.require("hidden_act", ["silu"], "silu")
     for name, allowed in _UNUSED.items():
         fields.require(name, allowed, allowed[0])
-    for name in ("draft_vocab_size", "quantization_config", "speculators_model_type"):
+    for name in ("draft_vocab_size", "speculators_model_type"):
         if fields.get(name) is not None:
             raise UnsupportedModelError(
                 f"{fields.origin}: {name} is set; paceline runs plain DFlash drafters"

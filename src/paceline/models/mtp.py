@@ -19,7 +19,7 @@ from paceline.kernels.norm import add_rms_norm, rms_norm
 from paceline.layers.attention import HeadShape
 from paceline.layers.batch import PagedRows
 from paceline.layers.rotary import rotary_tables
-from paceline.models.checkpoint import Checkpoint, Shape, WeightReader, check_tensors
+from paceline.models.checkpoint import Checkpoint, Shape, check_tensors
 from paceline.models.parts import (
     attention_tensors,
     load_gated_attention,
@@ -28,8 +28,10 @@ from paceline.models.parts import (
     mlp_tensors,
     norm_tensors,
 )
+from paceline.models.quantized import check_scales
 from paceline.models.qwen3_5_config import MTP_PREFIX
 from paceline.models.spec import MTPSpec
+from paceline.models.weights import WeightReader
 
 if TYPE_CHECKING:
     from paceline.models.base import KVPair, TargetModel
@@ -137,6 +139,7 @@ def load(
     max_positions: int | None = None,
 ) -> MTPHead:
     """Load the weights of a head that `read_spec` has accepted; `max_positions` as in `qwen3_5.load`."""
+    check_scales(checkpoint, only=MTP_PREFIX)
     read = WeightReader(checkpoint, MTP_PREFIX, spec.dtype, device)
     positions = min(spec.max_position, max_positions or spec.max_position)
     return MTPHead(spec, read, target, deterministic, positions)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.kernels.linear import Linear, make_linear
+from paceline.kernels.linear import Linear, make_fused
 from paceline.layers.attention import GatedAttention, HeadShape, PagedHeads
 from paceline.layers.mlp import Mlp
 
 if TYPE_CHECKING:
     from paceline.layers.rotary import RotaryTables
-    from paceline.models.checkpoint import Shape, WeightReader
+    from paceline.models.checkpoint import Shape
+    from paceline.models.weights import WeightReader
 
 
 def norm_tensors(prefix: str, hidden: int) -> dict[str, Shape]:
@@ -45,7 +46,7 @@ def mlp_tensors(prefix: str, hidden: int, intermediate: int) -> dict[str, Shape]
 
 def load_linear(read: WeightReader, names: list[str], deterministic: bool) -> Linear:
     """One linear layer of the projections `names`, fused in that order."""
-    return make_linear(read.fused(f"{name}.weight" for name in names), deterministic=deterministic)
+    return make_fused([read.matrix(f"{name}.weight") for name in names], deterministic=deterministic)
 
 
 def load_heads(read: WeightReader, shape: HeadShape, rotary: RotaryTables) -> PagedHeads:

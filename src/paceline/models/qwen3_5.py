@@ -22,10 +22,20 @@ from paceline.layers.attention import GatedAttention
 from paceline.layers.gated_delta_net import GatedDeltaNet
 from paceline.layers.rotary import RotaryTables, rotary_tables
 from paceline.models.base import TargetOutput
-from paceline.models.checkpoint import Checkpoint, WeightReader
+from paceline.models.checkpoint import Checkpoint
 from paceline.models.parts import load_gated_attention, load_linear, load_mlp
-from paceline.models.qwen3_5_config import EMBEDDING, HEAD, attention_shape, text_prefix, vision_tensors
+from paceline.models.quantized import check_scales
+from paceline.models.qwen3_5_config import (
+    EMBEDDING,
+    HEAD,
+    MTP_PREFIX,
+    VISION_PREFIXES,
+    attention_shape,
+    text_prefix,
+    vision_tensors,
+)
 from paceline.models.spec import FULL_ATTENTION, TargetSpec
+from paceline.models.weights import WeightReader
 
 if TYPE_CHECKING:
     from paceline.layers.batch import FlatBatch
@@ -104,6 +114,7 @@ def load(
             f"{checkpoint.path}: {len(vision)} vision tensors are ignored; paceline runs the text tower only",
             stacklevel=2,
         )
+    check_scales(checkpoint, skipped=(MTP_PREFIX, *VISION_PREFIXES))
     read = WeightReader(checkpoint, text_prefix(checkpoint), spec.dtype, device)
     positions = min(spec.max_position, max_positions or spec.max_position)
     rotary = rotary_tables(spec.rope, positions, spec.dtype, device)
@@ -112,10 +123,8 @@ def load(
         for i in range(spec.num_layers)
     ]
     embedding = read(EMBEDDING)
-    head = _load_head(checkpoint, spec, embedding, device)
-    return Qwen35Model(
-        spec, embedding, blocks, read("norm.weight"), make_linear(head, deterministic=deterministic)
-    )
+    head = _load_head(WeightReader(checkpoint, "", spec.dtype, device), spec, embedding, deterministic)
+    return Qwen35Model(spec, embedding, blocks, read("norm.weight"), head)
 
 
 def _load_block(
@@ -147,15 +156,13 @@ def _load_delta(read: WeightReader, spec: TargetSpec, deterministic: bool) -> Ga
     return GatedDeltaNet(weights, projection, load_linear(read, ["out_proj"], deterministic))
 
 
-def _load_head(
-    checkpoint: Checkpoint, spec: TargetSpec, embedding: torch.Tensor, device: torch.device
-) -> torch.Tensor:
-    if HEAD not in checkpoint.tensors:
-        return embedding
-    head = WeightReader(checkpoint, "", spec.dtype, device)(HEAD)
-    if spec.tied and not torch.equal(head, embedding):
+def _load_head(read: WeightReader, spec: TargetSpec, embedding: torch.Tensor, deterministic: bool) -> Linear:
+    checkpoint = read.checkpoint
+    if not spec.tied:
+        return load_linear(read, [HEAD.removesuffix(".weight")], deterministic)
+    if HEAD in checkpoint.tensors and not torch.equal(read(HEAD), embedding):
         raise CheckpointError(
             f"{checkpoint.path}: tensor {HEAD} differs from the embedding table although config.json ties "
             "them; set tie_word_embeddings to false or remove the tensor"
         )
-    return embedding if spec.tied else head
+    return make_linear(embedding, deterministic=deterministic)

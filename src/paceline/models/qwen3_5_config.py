@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import torch
 
-from paceline.errors import CheckpointError, UnsupportedModelError
+from paceline.errors import CheckpointError
 from paceline.layers.attention import HeadShape
 from paceline.models.checkpoint import Checkpoint, Shape, TensorInfo, check_tensors, resolve_dtype
 from paceline.models.fields import Fields, layer_types, rope_spec
 from paceline.models.parts import attention_tensors, mlp_tensors, norm_tensors
+from paceline.models.quantized import QuantizedCheckpoint
 from paceline.models.spec import FULL_ATTENTION, LINEAR_ATTENTION, TargetSpec
 
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
 MTP_PREFIX = "mtp."
 _MTP_LAYERS = "mtp.layers."
-_VISION_PREFIXES = ("model.visual.", "visual.")
+VISION_PREFIXES = ("model.visual.", "visual.")
 _DEFAULT_PARTIAL_ROTARY = 0.25  # transformers' default for this architecture
 
 
@@ -48,12 +49,12 @@ def read_spec(checkpoint: Checkpoint, dtype: str | torch.dtype = "auto") -> Targ
 
 def vision_tensors(checkpoint: Checkpoint) -> list[str]:
     """Names of the vision tower's tensors, which the text model does without."""
-    return [name for name in checkpoint.tensors if name.startswith(_VISION_PREFIXES)]
+    return [name for name in checkpoint.tensors if name.startswith(VISION_PREFIXES)]
 
 
 def _text_tensors(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
     """The tensors of the language model; `models.mtp` reads the multi-token head's."""
-    others = (*_VISION_PREFIXES, MTP_PREFIX)
+    others = (*VISION_PREFIXES, MTP_PREFIX)
     return {name: info for name, info in checkpoint.tensors.items() if not name.startswith(others)}
 
 
@@ -80,10 +81,6 @@ def _require_variant(fields: Fields) -> None:
     ):
         if fields.size(many) % fields.size(few):
             raise CheckpointError(f"{fields.origin}: {many} must be a multiple of {few}")
-    if fields.get("quantization_config") is not None:
-        raise UnsupportedModelError(
-            f"{fields.origin}: quantization_config is set; paceline loads BF16 and F32 weights only"
-        )
 
 
 def _spec(fields: Fields, checkpoint: Checkpoint, dtype: torch.dtype) -> TargetSpec:
@@ -112,6 +109,7 @@ def _spec(fields: Fields, checkpoint: Checkpoint, dtype: torch.dtype) -> TargetS
         bos_id=fields.get("bos_token_id"),
         dtype=dtype,
         tied=fields.flag("tie_word_embeddings"),
+        quantization=checkpoint.algorithm if isinstance(checkpoint, QuantizedCheckpoint) else None,
         mtp_layers=len({name.split(".")[2] for name in checkpoint.tensors if name.startswith(_MTP_LAYERS)}),
     )
 

@@ -5,27 +5,33 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
 
+from paceline.config.model import Quantization
 from paceline.errors import UnsupportedModelError
 from paceline.models import dflash, dflash_config, mtp, qwen3_5, qwen3_5_config
 from paceline.models.base import TargetModel
 from paceline.models.checkpoint import Checkpoint, read_config
 from paceline.models.dflash import DFlashDrafter
 from paceline.models.mtp import MTPHead
+from paceline.models.quantized import QuantizedCheckpoint, as_plain
 from paceline.models.spec import DrafterSpec, MTPSpec, TargetSpec
 
 _TARGETS = ("qwen3_5", "qwen3_5_text")
 
 
-def read_target_spec(path: str | Path, dtype: str | torch.dtype = "auto") -> TargetSpec:
+def read_target_spec(
+    path: str | Path, dtype: str | torch.dtype = "auto", quantization: Quantization = "auto"
+) -> TargetSpec:
     """The numbers of the target in folder `path`, without loading it.
 
-    Raises: CheckpointError or UnsupportedModelError, each one line that names the folder.
+    Raises: CheckpointError or UnsupportedModelError, each one line that names the folder; ConfigError where
+    it is quantised otherwise than `quantization` says.
     """
-    return qwen3_5_config.read_spec(_open_target(path), dtype)
+    return qwen3_5_config.read_spec(as_plain(_open_target(path), quantization), dtype)
 
 
 def load_target(
@@ -35,16 +41,20 @@ def load_target(
     deterministic: bool = False,
     *,
     max_positions: int | None = None,
+    quantization: Quantization = "auto",
+    keep_packed: bool = False,
 ) -> TargetModel:
     """Load the target in folder `path`.
 
     dtype: "auto" (as the config says), "bfloat16" or "float32". deterministic: a row's result does not
     depend on the other rows of its call. max_positions: longest sequence that will be run (smaller rotary
-    tables).
+    tables). quantization: how the checkpoint must be quantised. keep_packed: leave weights in 4 bits where
+    they can be multiplied so; the results are the same.
 
     Raises: CheckpointError or UnsupportedModelError, before any weight is loaded.
     """
-    checkpoint = _open_target(path)
+    checkpoint = as_plain(_open_target(path), quantization, keep_packed)
+    _warn_of_kv_cache(checkpoint)
     spec = qwen3_5_config.read_spec(checkpoint, dtype)
     return qwen3_5.load(checkpoint, spec, torch.device(device), deterministic, max_positions)
 
@@ -57,7 +67,7 @@ def read_drafter_spec(
     Raises: PairingError where it does not fit the target or cannot draft `num_speculative_tokens`,
     UnsupportedModelError for another kind of drafter, CheckpointError for a bad folder.
     """
-    return dflash_config.read_spec(Checkpoint.open(path), target, num_speculative_tokens)
+    return dflash_config.read_spec(as_plain(Checkpoint.open(path)), target, num_speculative_tokens)
 
 
 def load_drafter(
@@ -68,20 +78,21 @@ def load_drafter(
     *,
     num_speculative_tokens: int | None = None,
     max_positions: int | None = None,
+    keep_packed: bool = False,
 ) -> DFlashDrafter:
     """Load the DFlash drafter in folder `path` in the target's dtype; errors as in `read_drafter_spec`."""
-    checkpoint = Checkpoint.open(path)
+    checkpoint = as_plain(Checkpoint.open(path), keep_packed=keep_packed)
     spec = dflash_config.read_spec(checkpoint, target, num_speculative_tokens)
     dflash_config.warn_of_oddities(checkpoint, target)
     return dflash.load(checkpoint, spec, torch.device(device), deterministic, max_positions)
 
 
-def read_mtp_spec(path: str | Path, target: TargetSpec) -> MTPSpec:
+def read_mtp_spec(path: str | Path, target: TargetSpec, quantization: Quantization = "auto") -> MTPSpec:
     """The numbers of the multi-token head stored inside the target's folder `path`.
 
     Raises: PairingError where there is none or a tensor is missing, CheckpointError for a mis-shaped tensor.
     """
-    return mtp.read_spec(Checkpoint.open(path), target)
+    return mtp.read_spec(as_plain(Checkpoint.open(path), quantization), target)
 
 
 def load_mtp(
@@ -91,9 +102,11 @@ def load_mtp(
     deterministic: bool = False,
     *,
     max_positions: int | None = None,
+    quantization: Quantization = "auto",
+    keep_packed: bool = False,
 ) -> MTPHead:
     """Load the multi-token head inside the target's folder `path`; errors as in `read_mtp_spec`."""
-    checkpoint = Checkpoint.open(path)
+    checkpoint = as_plain(Checkpoint.open(path), quantization, keep_packed)
     spec = mtp.read_spec(checkpoint, target.spec)
     return mtp.load(checkpoint, spec, target, torch.device(device), deterministic, max_positions)
 
@@ -109,3 +122,12 @@ def _open_target(path: str | Path) -> Checkpoint:
             f"paceline runs {' and '.join(_TARGETS)} (dense Qwen3.5 / Qwen3.6)"
         )
     return Checkpoint.open(path)
+
+
+def _warn_of_kv_cache(checkpoint: Checkpoint) -> None:
+    if isinstance(checkpoint, QuantizedCheckpoint) and checkpoint.kv_cache:
+        warnings.warn(
+            f"{checkpoint.path}: keys and values are to be stored as {checkpoint.kv_cache}; paceline "
+            "keeps them in the model's dtype, which loses nothing",
+            stacklevel=3,
+        )

@@ -49,6 +49,8 @@ class TargetSpec:
     tied: bool
     mtp_layers: int
     """Layers of the multi-token head stored beside the model; 0 when there is none."""
+    quantization: str | None = None
+    """How the checkpoint is quantised, in its own words; None: it is not."""
 
     @property
     def delta_shape(self) -> DeltaShape:
