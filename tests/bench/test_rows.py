@@ -74,3 +74,11 @@ def test_window_rows_do_not_count_beside_a_slow_or_unmeasured_one() -> None:
 def test_each_row_can_be_described() -> None:
     for name in goals.GOALS:
         assert goals.describe(goals.absent(name, "because")).endswith("null (because)")
+
+
+@pytest.mark.parametrize(("reps", "met"), [(4, None), (5, True)])
+def test_a_timed_row_needs_five_repetitions(reps: int, met: bool | None) -> None:
+    row = goals.enough(from_repetitions("a", "A", [2.0] * reps, 1.5))
+    assert (row.value, row.met) == (2.0, met) and (row.reason is None) == bool(met)
+    counted = Row("b", "B", 0.1, 0.15, "<=", met=True, reps=1)
+    assert goals.enough(counted) is counted, "what is counted, not timed, is the same every time"

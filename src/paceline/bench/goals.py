@@ -30,6 +30,7 @@ GOALS = {
 }
 TRANSFORMERS_ROWS = ("plain_b1_vs_transformers", "plain_b16_vs_transformers")
 VLLM_ROWS = ("plain_b1_vs_vllm", "plain_b4_vs_vllm", "plain_b16_vs_vllm")
+LEAST_REPS = 5
 WINDOW_ROWS = ("verify8_over_verify1", "verify8_over_verify1_demo")
 
 
@@ -37,6 +38,14 @@ def absent(name: str, reason: str) -> Row:
     """A row that was not measured."""
     goal = GOALS[name]
     return missing(name, goal.title, goal.target, goal.sense, reason)
+
+
+def enough(row: Row) -> Row:
+    """The row, unjudged where it was timed fewer than `LEAST_REPS` times."""
+    if row.spread is None or row.reps >= LEAST_REPS:
+        return row
+    reason = f"{row.reps} repetitions judge nothing: at least {LEAST_REPS} do"
+    return replace(row, met=None, reason=f"{row.reason}; {reason}" if row.reason else reason)
 
 
 def gated(rows: dict[str, Row]) -> dict[str, Row]:

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench import dflash, identity, machine, plain, rollback, window
-from paceline.bench.goals import GOALS, TRANSFORMERS_ROWS, VLLM_ROWS, WINDOW_ROWS, absent, describe, gated
+from paceline.bench.goals import (
+    GOALS,
+    TRANSFORMERS_ROWS,
+    VLLM_ROWS,
+    WINDOW_ROWS,
+    absent,
+    describe,
+    enough,
+    gated,
+)
 from paceline.bench.native import Native
 from paceline.bench.peers.base import Engine, NotMeasured
 from paceline.bench.peers.transformers import TransformersPeer
@@ -63,7 +72,7 @@ class Suite:
         self._section(WINDOW_ROWS, self._windows)
         self._section(["dflash_vs_plain_b1"], self._dflash)
         self._section(["text_identical"], self._identity)
-        self.rows = gated(self.rows)
+        self.rows = gated({name: enough(row) for name, row in self.rows.items()})
         self._save()
         return self._ordered()
 
