@@ -44,7 +44,12 @@ BAD_CHATS = {
     "a reserved variable": (
         {"messages": USER, "chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize"
     ),
-    "a format": ({"messages": USER, "response_format": {"type": "json_object"}}, "response_format"),
+    "a schema that is none": (
+        {"messages": USER, "response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"
+    ),
+    "a format and no end": (
+        {"messages": USER, "response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"
+    ),
     "an unknown format": ({"messages": USER, "response_format": {"type": "xml"}}, "response_format.type"),
     "a grammar": ({"messages": USER, "guided_json": {}}, "guided_json"),
     "an unknown tool choice": ({"messages": USER, "tool_choice": "maybe"}, "tool_choice"),

@@ -142,10 +142,3 @@ def test_a_conversation_with_calls_and_reasoning_is_rendered(scripted):
     ask(scripted, messages=messages)
     assert '<think>why</think>[get_weather {"city": "Kiel"}]' in scripted.prompt
     assert "rain" in scripted.prompt
-
-
-def test_calls_that_must_be_made_are_refused(scripted):
-    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
-        with pytest.raises(openai.BadRequestError) as bad:
-            ask(scripted, tools=[TOOL], tool_choice=choice)
-        assert bad.value.param == "tool_choice"

@@ -41,9 +41,11 @@ class SyntheticAcceptance:
         self._sample = sampler.sample
         self._rate = acceptance_rate(length, drafts)
 
-    def sample(self, logits: torch.Tensor, rows: SampleRows) -> torch.Tensor:
+    def sample(
+        self, logits: torch.Tensor, rows: SampleRows, allowed: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """As `Sampler.sample`, but drafts agree as often as was asked for."""
-        tokens, drafts = self._sample(logits, rows), rows.drafts.shape[1]
+        tokens, drafts = self._sample(logits, rows, allowed), rows.drafts.shape[1]
         if drafts == 0:
             return tokens
         slots = self._sampler.tables.slots

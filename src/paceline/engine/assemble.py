@@ -18,6 +18,7 @@ from paceline.engine.batch import BatchBuilder
 from paceline.engine.buckets import BucketCache
 from paceline.engine.core import Engine
 from paceline.engine.detokenizer import TokenBytes
+from paceline.engine.grammar import Grammars
 from paceline.engine.output import OutputProcessor
 from paceline.engine.plan import SchedulerLimits
 from paceline.engine.prefix import PrefixReuse
@@ -113,6 +114,7 @@ def build(
         rows,
         speculative.method if speculative else None,
         resolved.num_drafts,
+        _grammars(resolved, tokenizer),
     )
     return Assembled(resolved, engine, target, tensors, num_blocks, tokenizer, generation_config)
 
@@ -124,6 +126,13 @@ def _prefix(
         return None
     store = CheckpointStore(tensors.target.delta, _num_slots(resolved), resolved.num_checkpoints)
     return PrefixReuse(blocks, store, parts.proposer)
+
+
+def _grammars(resolved: Resolved, tokenizer: TextTokenizer | None) -> Grammars | None:
+    if tokenizer is None:
+        return None
+    table = TokenBytes(tokenizer.backend)
+    return Grammars(table, _known_ids(resolved, tokenizer), resolved.spec.eos_ids)
 
 
 def _num_slots(resolved: Resolved) -> int:

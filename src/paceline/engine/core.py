@@ -19,9 +19,10 @@ from paceline.engine.results import (
     Timing,
     Usage,
 )
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, RequestError
 
 if TYPE_CHECKING:
+    from paceline.engine.grammar import Grammars
     from paceline.engine.output import Delta, OutputProcessor
     from paceline.engine.plan import StepPlan
     from paceline.engine.request import Request
@@ -64,11 +65,14 @@ class Engine:
         rows: SamplerRows,
         method: str | None,
         num_speculative_tokens: int,
+        grammars: Grammars | None = None,
     ):
+        """`grammars` makes answers of a given form; None: the model has no tokenizer to do that with."""
         self.scheduler, self.runner = scheduler, runner
         self._make_output, self._rows = make_output, rows
         self._method, self._num_drafts = method, num_speculative_tokens
         self._choices: dict[Sequence, _Choice] = {}
+        self._grammars = grammars
         self._open: dict[str, _Open] = {}
         self.num_preemptions = 0
 
@@ -84,6 +88,10 @@ class Engine:
         try:
             for sequence in request.sequences():
                 self._rows.check(sequence)
+                if request.structure:
+                    if self._grammars is None:
+                        raise RequestError("a form needs a tokenizer", param=request.structure.param)
+                    sequence.grammar = self._grammars.start(request.structure)
                 self.scheduler.add(sequence)
                 queued.append(sequence)
                 stats = SpeculationStats(self._method, self._num_drafts)
@@ -143,6 +151,8 @@ class Engine:
         else:
             choice.stats.record(emission.drafted, len(emission.tokens) - 1, len(delta.token_ids))
             sequence.commit(delta.token_ids)
+        if sequence.grammar:
+            sequence.grammar.advance(delta.token_ids)
         choice.last_token = now
         if delta.finish_reason:
             return self._finish(choice, delta, emission)

@@ -13,6 +13,7 @@ from paceline.kernels.sample import request_key
 
 if TYPE_CHECKING:
     from paceline.config.sampling import SamplingParams
+    from paceline.engine.grammar import Structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Request:
     seed: int
     max_drafts: int | None = None
     """Drafts of a verification at most, where the request wants fewer than the engine's."""
+    structure: Structure | None = None
+    """The form that the answer must have."""
     arrived: float = field(default_factory=time.perf_counter)
 
     def sequences(self) -> list[Sequence]:

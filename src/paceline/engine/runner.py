@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from paceline.engine.grammar import allowed_ids
 from paceline.engine.logprobs import token_logprobs
 from paceline.engine.plan import PrefillChunk, Window
 from paceline.engine.results import TokenLogprobs
@@ -100,7 +101,11 @@ class Runner:
         sampler, chosen = self.parts.sampler, self._upload(done)
         rows, slots = last_rows[chosen], batch.slots[chosen]
         logits = self.parts.target.logits(hidden[rows])
-        sampled = sampler.sample(logits, SampleRows.single(slots, batch.positions[rows] + 1))
+        states = [chunks[i].sequence.grammar for i in done]
+        allowed = allowed_ids(
+            states, [[]] * len(done), range(len(done)), (len(done), sampler.vocab), self.device
+        )
+        sampled = sampler.sample(logits, SampleRows.single(slots, batch.positions[rows] + 1), allowed)
         sampler.commit(slots, sampled[:, None], torch.ones_like(slots))
         with marked_wait(self.device):
             tokens = sampled.tolist()
@@ -113,16 +118,29 @@ class Runner:
 
     def decode(self, windows: ListLike[Window]) -> list[Emission]:
         """Draft for every window, verify all in one pass, and return what each sequence emits."""
-        if self.buckets is not None:
+        if self.buckets is not None and not any(w.sequence.grammar for w in windows):
             return self._decode_in_bucket(self.buckets, windows)
         drafts = self._draft(windows)
         batch = self.batches.build_windows(
             [Window(w.sequence, 1 + count) for w, count in zip(windows, drafts.counts, strict=True)]
         )
         anchors = self._upload([w.sequence.anchor for w in windows])
-        verified = verify_windows(self.parts, batch, anchors, drafts.tokens)
         starts = [0, *accumulate(1 + count for count in drafts.counts)]
+        allowed = self._allowed(windows, drafts, starts[:-1], batch.num_rows)
+        verified = verify_windows(self.parts, batch, anchors, drafts.tokens, allowed)
         return self._emissions(windows, drafts.counts, starts, verified)
+
+    def _allowed(
+        self, windows: ListLike[Window], drafts: Drafts, starts: list[int], rows: int
+    ) -> torch.Tensor | None:
+        """Ids that each row may give, where some sequence's answer has a form; waits for the drafts then."""
+        states = [w.sequence.grammar for w in windows]
+        if not any(states):
+            return None
+        with marked_wait(self.device):
+            tokens = drafts.tokens.tolist()
+        drafted = [row[:count] for row, count in zip(tokens, drafts.counts, strict=True)]
+        return allowed_ids(states, drafted, starts, (rows, self.parts.sampler.vocab), self.device)
 
     def _decode_in_bucket(self, buckets: BucketCache, windows: ListLike[Window]) -> list[Emission]:
         """The same by replaying a captured step, whose windows have room for all drafts."""

@@ -18,6 +18,7 @@ from paceline.cache.base import NULL_SLOT
 
 if TYPE_CHECKING:
     from paceline.config.sampling import SamplingParams
+    from paceline.engine.grammar import GrammarState
 
 
 class SequenceStatus(Enum):
@@ -45,6 +46,8 @@ class Sequence:
     """Request key: what the sampling noise is drawn from."""
     max_drafts: int | None = None
     """Drafts of a window at most; None: as many as the engine's windows hold."""
+    grammar: GrammarState | None = None
+    """Where the choice stands in the form that its answer must have, if there is one."""
 
     output_ids: list[int] = field(default_factory=list)
     length: int = 0

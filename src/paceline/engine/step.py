@@ -60,17 +60,22 @@ def window_ids(anchors: torch.Tensor, drafts: torch.Tensor, batch: FlatBatch) ->
 
 
 def verify_windows(
-    parts: StepParts, batch: FlatBatch, anchors: torch.Tensor, drafts: torch.Tensor
+    parts: StepParts,
+    batch: FlatBatch,
+    anchors: torch.Tensor,
+    drafts: torch.Tensor,
+    allowed: torch.Tensor | None = None,
 ) -> Verified:
     """Run the target once over all windows, accept what agrees and hand the rows to the proposer.
 
-    anchors [S] and drafts [S, n] int64; the batch's `row_count` says how many drafts count.
+    anchors [S] and drafts [S, n] int64; the batch's `row_count` says how many drafts count. allowed [R, V]
+    bool: the only ids that each row may give.
     """
     ids = window_ids(anchors, drafts, batch)
     out = parts.target.forward(ids, batch, parts.cache, parts.taps)
     logits = parts.target.logits(out.hidden)
     rows = SampleRows.windows(batch.slots, drafts, batch.row_seq, batch.row_start, batch.positions)
-    sampled = parts.sampler.sample(logits, rows)
+    sampled = parts.sampler.sample(logits, rows, allowed)
     accepted = accept(sampled, drafts, batch.row_start, batch.row_count, batch.max_rows)
     if parts.sampler.plan.history or parts.sampler.plan.min_tokens:
         parts.sampler.commit(batch.slots, accepted.tokens, accepted.counts)

@@ -12,6 +12,7 @@ from paceline.serve.figures import sources
 from paceline.serve.message import ChoiceReader
 from paceline.serve.params import engine_request, sampling_params
 from paceline.serve.stream import DONE, sse
+from paceline.serve.structure import structure_of
 
 if TYPE_CHECKING:
     from paceline.engine.request import Request
@@ -24,12 +25,12 @@ class ChatAnswer:
     """One answer in the making."""
 
     def __init__(self, service: Service, body: ChatRequest, model: str):
-        _check_format(body)
         self._service, self._body = service, body
         self._id = f"chatcmpl-{secrets.token_hex(16)}"
         self._params = sampling_params(body, service.defaults)
         prompt, self._prompt_ids = service.format.encode(body)
         parser = service.readers.parser(body, prompt, skip_special_tokens=self._params.skip_special_tokens)
+        self._structure = structure_of(body, self._params, prompt, service.readers)
         reasoning = body.include_reasoning is not False
         self._choices = [ChoiceReader(i, parser(), reasoning) for i in range(self._params.n)]
         self._head = {"id": self._id, "created": int(time.time()), "model": model}
@@ -41,7 +42,7 @@ class ChatAnswer:
         return [
             engine_request(
                 self._id, self._prompt_ids, self._params, self._body, service.info,
-                seed=service.seed, prompt_param="messages",
+                seed=service.seed, prompt_param="messages", structure=self._structure,
             )
         ]  # fmt: skip
 
@@ -109,11 +110,3 @@ class ChatAnswer:
         if choice.over and not was_over:
             pieces.append((choice.end(), {}))
         return pieces
-
-
-def _check_format(body: ChatRequest) -> None:
-    if body.response_format is not None and body.response_format.type != "text":
-        raise ApiError(
-            f"response_format {body.response_format.type!r} is not supported: this server gives text",
-            param="response_format",
-        )

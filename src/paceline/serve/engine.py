@@ -132,9 +132,12 @@ class EngineClient:
         if (illness := self.illness()) is not None:
             raise ApiError(illness, 503, code="engine_unavailable")
         assert self.info is not None and self._process is not None
-        waiting = self.open_choices - self.info.max_num_seqs
-        if waiting >= self._server.max_queued_requests:
-            raise too_busy(waiting, self._server.max_queued_requests)
+        choices, most = request.params.n, self._server.max_queued_requests
+        if choices > self.info.max_num_seqs + most:
+            raise ApiError(f"n = {choices} is more than this server takes in at once", param="n")
+        waiting = self.open_choices + choices - self.info.max_num_seqs
+        if waiting > most:
+            raise too_busy(waiting - choices, most)
         generation = Generation(self, request)
         self._open[request.id] = generation
         self._process.send(Add(request))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.config.sampling import SamplingParams
+from paceline.engine.grammar import Structure
 from paceline.engine.messages import EngineInfo
 from paceline.engine.request import Request, check_prompt, draw_seed
 from paceline.errors import RequestError
@@ -62,10 +63,12 @@ def engine_request(
     *,
     seed: int | None,
     prompt_param: str,
+    structure: Structure | None = None,
 ) -> Request:
     """A request for the engine, checked as `paceline generate` checks one.
 
     seed: the server's, for requests that bring none. prompt_param: the field that the prompt came from.
+    structure: the form of the answer.
     Raises: ApiError.
     """
     try:
@@ -76,7 +79,14 @@ def engine_request(
         code = "context_length_exceeded" if len(token_ids) >= info.max_model_len else None
         raise ApiError(str(error), param=param, code=code) from None
     chosen = params.seed if params.seed is not None else seed
-    return Request(name, token_ids, params, draw_seed() if chosen is None else chosen, max_drafts(body, info))
+    return Request(
+        name,
+        token_ids,
+        params,
+        draw_seed() if chosen is None else chosen,
+        max_drafts=max_drafts(body, info),
+        structure=structure,
+    )
 
 
 def max_drafts(body: Generate, info: EngineInfo) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.serve.errors import ApiError
 from paceline.serve.parsers.base import ContentDelta, Event, OutputParser, ParserOptions, ToolSpec
 from paceline.serve.parsers.qwen3 import Qwen3Parser
-from paceline.serve.parsers.tags import TagTokens, opens_reasoning
+from paceline.serve.parsers.tags import CLOSE_THINK, TAGS, TagTokens, opens_reasoning
 
 if TYPE_CHECKING:
     from paceline.config.server import ServerConfig
@@ -54,6 +54,32 @@ class Readers:
         )
         return lambda: Qwen3Parser(options, self._tokens, skip_special_tokens=skip_special_tokens)
 
+    @property
+    def tags_are_tokens(self) -> bool:
+        """Whether every tag is a token of the tokenizer."""
+        return len(self._tokens.marks) == len(TAGS)
+
+    def check_parser(self) -> None:
+        """Raise `ApiError` where calls could not be read."""
+        if not self._config.tool_call_parser:
+            raise ApiError(
+                "a forced call needs a server started with --tool-call-parser", param="tool_choice"
+            )
+
+    def end_of_reasoning(self, prompt: str, param: str) -> int | None:
+        """The token that ends the reasoning which an answer begins with; None where it begins with none.
+
+        param: the field that needs to know. Raises `ApiError` where no single token ends it.
+        """
+        if self._config.reasoning_parser is None or not opens_reasoning(prompt):
+            return None
+        for token, mark in self._tokens.marks.items():
+            if mark == CLOSE_THINK:
+                return token
+        raise ApiError(
+            f"{param} needs chat_template_kwargs: {{enable_thinking: false}} with this model", param=param
+        )
+
     def _tools(self, body: ChatRequest) -> tuple[ToolSpec, ...]:
         """Tools whose calls are looked for."""
         choice = body.tool_choice
@@ -65,10 +91,7 @@ class Readers:
             return ()
         if choice in (None, "auto"):
             self._check_auto()
-            return tuple(_spec(tool["function"]) for tool in body.tools)
-        raise ApiError(
-            "tool_choice may be 'auto' or 'none': this server cannot force a call", param="tool_choice"
-        )
+        return tuple(_spec(tool["function"]) for tool in body.tools)
 
     def _check_auto(self) -> None:
         if not (self._config.enable_auto_tool_choice and self._config.tool_call_parser):

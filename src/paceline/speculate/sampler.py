@@ -193,8 +193,10 @@ class Sampler:
         line = torch.cat([tail, rows.drafts], 1)
         return line.gather(1, rows.offsets[:, None] + torch.arange(tail.shape[1], device=tail.device))
 
-    def sample(self, logits: Tensor, rows: SampleRows) -> Tensor:
-        """Tokens [R] int64 of logits [R, >= V] fp32."""
+    def sample(self, logits: Tensor, rows: SampleRows, allowed: Tensor | None = None) -> Tensor:
+        """Tokens [R] int64 of logits [R, >= V] fp32; with `allowed` [R, V] bool, none but these ids."""
+        if allowed is not None:
+            logits = logits[:, : self.vocab].masked_fill(~allowed, -torch.inf)
         plan, scores = self.plan, self.process(logits, rows)
         if not plan.noise:
             return kernel.greedy(scores)
