@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from paceline.cli.main import app
 
-ENGINE = ["--deterministic", "--no-deterministic", "--device", "--dtype"]
+ENGINE = [
+    "--deterministic", "--no-deterministic", "--device", "--dtype", "--quantization", "--quantized-weights",
+]  # fmt: skip
 COMMON = ["--debug", "--json"]
 
 SURFACE = {
@@ -24,7 +26,7 @@ SURFACE = {
         "--mm-processor-cache-type", "--mm-shm-cache-max-object-size-mb", "--no-enable-auto-tool-choice",
         "--no-enable-chunked-prefill", "--no-enable-prefix-caching", "--no-trust-remote-code",
         "--num-blocks", "--on-engine-failure", "--plan", "--port", "--prefix-checkpoints",
-        "--quantization", "--reasoning-parser", "--seed", "--served-model-name", "--speculative-config",
+        "--reasoning-parser", "--seed", "--served-model-name", "--speculative-config",
         "--tensor-parallel-size", "--tool-call-parser", "--trust-remote-code", "--watchdog-s",
     ],
     "verify": [

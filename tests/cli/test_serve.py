@@ -89,7 +89,7 @@ def test_a_named_file_of_options(paceline, folder, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--quantization", "modelopt"], "leave the flag out"),
+        (["--quantization", "modelopt"], "is not quantised"),
         (["--mamba-cache-dtype", "bfloat16"], "auto or float32"),
         (["--mamba-ssm-cache-dtype", "float16"], "auto or float32"),
         (["--kv-cache-dtype", "fp8"], "auto or bfloat16 or float32"),

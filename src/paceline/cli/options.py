@@ -81,6 +81,8 @@ engine_options = apply(
     config_option(EngineConfig, "max_num_seqs"),
     config_option(ModelConfig, "dtype"),
     config_option(ModelConfig, "device"),
+    config_option(ModelConfig, "quantization"),
+    config_option(ModelConfig, "quantized_weights"),
     config_option(EngineConfig, "deterministic"),
 )
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @options.config_option(ModelConfig, "dtype")
 @options.config_option(ModelConfig, "device")
+@options.config_option(ModelConfig, "quantization")
+@options.config_option(ModelConfig, "quantized_weights")
 @options.config_option(EngineConfig, "deterministic")
 @options.json_option
 @options.debug_option

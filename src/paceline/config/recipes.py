@@ -29,7 +29,6 @@ _TEXT_ONLY = "no effect: models are served as text, and image parts of a message
 class RecipeFlags(StrictModel):
     """Flags of `vllm serve`, by vLLM's names."""
 
-    quantization: str | None = Field(None, description="Refused: the checkpoint's own dtype decides.")
     mamba_cache_dtype: str = Field("auto", description="auto or float32: the recurrent state is float32.")
     mamba_ssm_cache_dtype: str = Field("auto", description="As --mamba-cache-dtype.")
     kv_cache_dtype: str = Field("auto", description="How KV is stored: auto, bfloat16 or float32.")
@@ -54,12 +53,6 @@ class RecipeFlags(StrictModel):
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> Self:
-        if self.quantization not in (None, "none"):
-            raise ConfigError(
-                f"--quantization {self.quantization}: paceline loads BF16 and F32 checkpoints; "
-                "leave the flag out and name an unquantised MODEL",
-                key="quantization",
-            )
         for key in ("mamba_cache_dtype", "mamba_ssm_cache_dtype"):
             self._one_of(key, ("auto", "float32"), "below float32 the text would depend on the drafts")
         self._one_of("kv_cache_dtype", KV_DTYPES, "KV is stored as the model computes, or as named")

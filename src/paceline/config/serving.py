@@ -21,7 +21,7 @@ from paceline.config.speculative import SpeculativeConfig
 from paceline.errors import ConfigError
 
 CONFIG_FILE = "paceline.yaml"
-MODEL_KEYS = ("dtype", "device", "max_model_len")
+MODEL_KEYS = ("dtype", "device", "max_model_len", "quantization", "quantized_weights")
 CACHE_KEYS = ("block_size", "num_blocks", "prefix_checkpoints", "host_swap_gib")
 ENGINE_KEYS = ("max_num_seqs", "max_num_batched_tokens", "deterministic", "seed")
 SERVER_KEYS = tuple(ServerConfig.model_fields)
