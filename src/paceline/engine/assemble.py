@@ -220,6 +220,7 @@ def _scheduler(
         prefill_cell=PREFILL_CHUNK if resolved.deterministic else None,
         num_drafts=resolved.num_drafts,
         lookahead=proposer.lookahead if proposer else 0,
+        draft_span=proposer.draft_span if proposer else 0,
         drafter_max_length=proposer.max_length if proposer else None,
     )
     return Scheduler(blocks, SlotPool(_num_slots(resolved)), swapper, limits, prefix=prefix)

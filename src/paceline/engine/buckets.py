@@ -59,7 +59,9 @@ class BucketCache:
     def _size(self, windows: ListLike[Window]) -> BucketSize:
         plain = all(w.rows == 1 for w in windows)
         rows = 1 if plain else self._num_drafts + 1
-        reach = max(w.sequence.length for w in windows) + rows + 1
+        proposer = self._parts.proposer
+        span = proposer.draft_span if proposer and not plain else 0
+        reach = max(w.sequence.length for w in windows) + max(rows + 1, span)
         owned = max(len(w.sequence.blocks) for w in windows)  # scratch of a wider window may still be there
         return BucketSize(
             num_seqs=_power_of_two(len(windows)),

@@ -26,6 +26,8 @@ class SchedulerLimits:
     """Drafts of a window at most (n)."""
     lookahead: int = 0
     """Positions beyond the window that the proposer writes while it takes in committed rows."""
+    draft_span: int = 0
+    """Positions from the anchor's on that the proposer writes when it drafts, however few drafts count."""
     drafter_max_length: int | None = None
     """Longest sequence, drafts included, that the drafter can serve; beyond it windows hold no drafts."""
 

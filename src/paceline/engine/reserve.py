@@ -13,9 +13,10 @@ from paceline.engine.sequence import Sequence
 class Reservations:
     """Block tables of running sequences: everything that a step may write is reserved before it runs.
 
-    A window of r rows at length s writes positions s..s+r-1 (the drafter's scratch included) and, where the
-    proposer looks ahead, `lookahead` more. The last token that a sequence may emit never gets KV, so no table
-    grows beyond `Sequence.max_positions`.
+    A window of r rows at length s writes positions s..s+r-1 and, where the proposer looks ahead, `lookahead`
+    more; a window with drafts also has the `draft_span` positions from s on as the drafter's scratch. The
+    last token that a sequence may emit never gets KV, so only these two make a table grow beyond
+    `Sequence.max_positions`.
     """
 
     def __init__(self, blocks: BlockPool, limits: SchedulerLimits) -> None:
@@ -75,6 +76,8 @@ class Reservations:
 
     def _window_blocks(self, sequence: Sequence, rows: int) -> int:
         end = min(sequence.length + rows, sequence.max_positions) + self._limits.lookahead
+        if rows > 1:
+            end = max(end, sequence.length + self._limits.draft_span)
         return blocks_for(end, self._blocks.block_size)
 
     def _warn(self, longest: int) -> None:

@@ -49,7 +49,8 @@ class Resolved:
     @property
     def positions(self) -> int:
         """Positions that may be written: the model's length, the last window's drafts, the look-ahead."""
-        return self.max_model_len + self.num_drafts + 2
+        span = self.drafter.block_size if self.drafter else 0
+        return self.max_model_len + max(self.num_drafts + 2, span)
 
 
 def resolve(config: EngineConfig) -> Resolved:

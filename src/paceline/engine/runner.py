@@ -169,7 +169,7 @@ class Runner:
         if not proposer or not able:
             return Drafts(self._upload([[]] * len(windows)), [0] * len(windows))
         chosen = [windows[i].sequence for i in able]
-        layout = self.batches.build_drafts(chosen, proposer.num_speculative_tokens)
+        layout = self.batches.build_drafts(chosen, max(proposer.num_speculative_tokens, proposer.draft_span))
         limits = [windows[i].max_drafts for i in able]
         uneven = min(limits) < proposer.num_speculative_tokens
         request = DraftRequest(

@@ -17,10 +17,11 @@ import torch
 from paceline.kernels.linear import Linear
 from paceline.kernels.norm import add_rms_norm, rms_norm
 from paceline.layers.attention import PagedHeads
-from paceline.layers.batch import PagedRows, cache_rows
+from paceline.layers.batch import PagedRows
 from paceline.layers.mlp import Mlp
 from paceline.layers.rotary import RotaryTables, rotary_tables
 from paceline.models.checkpoint import Checkpoint
+from paceline.models.dflash_block import block_rows
 from paceline.models.dflash_config import attention_shape
 from paceline.models.parts import load_heads, load_linear, load_mlp
 from paceline.models.quantized import check_scales
@@ -111,7 +112,7 @@ class DFlashDrafter:
         """
         assert 1 <= n <= self.spec.max_speculative_tokens, f"{n} drafts of a block of {self.spec.block_size}"
         limit = min(max_context, self.spec.max_position)
-        block = _block(starts, block_tables, n, counts, kv[0][0].shape[1], limit)
+        block = block_rows(starts, block_tables, n, counts, kv[0][0].shape[1], limit)
         seen = {kind: block.seen_by(*kind) for kind in self._kinds}
         ids = anchors.new_full((anchors.shape[0], n + 1), self.spec.mask_token_id)
         ids[:, 0] = anchors
@@ -123,58 +124,6 @@ class DFlashDrafter:
             normed, stream = add_rms_norm(mixed, stream, layer.post_norm, eps, False)
             normed, stream = add_rms_norm(layer.mlp(normed), stream, following, eps, False)
         return normed.unflatten(0, (-1, n + 1))[:, 1:]
-
-
-@dataclass(frozen=True, slots=True)
-class _BlockRows:
-    """The S * (n + 1) rows of a drafting pass, row by row of each sequence."""
-
-    positions: torch.Tensor
-    row_seq: torch.Tensor
-    slot_mapping: torch.Tensor
-    last: torch.Tensor
-    """[R] last position of the row's block; -1 for a padding row."""
-    block_tables: torch.Tensor
-    max_context: int
-
-    def seen_by(self, window: int | None, causal: bool) -> PagedRows:
-        """Which cache positions each row sees in a layer of that window and causality."""
-        positions = self.positions
-        first, last = torch.zeros_like(positions), self.last
-        if causal:
-            last = torch.minimum(last, positions)
-        if window is not None:
-            first = (positions - window + 1).clamp(min=0)
-            last = torch.minimum(last, positions + window - 1)
-        return PagedRows(
-            positions, self.row_seq, first, last, self.slot_mapping, self.block_tables, self.max_context
-        )
-
-
-def _block(
-    starts: torch.Tensor,
-    block_tables: torch.Tensor,
-    n: int,
-    counts: torch.Tensor | None,
-    cache_block: int,
-    limit: int,
-) -> _BlockRows:
-    steps = torch.arange(n + 1, device=starts.device)
-    row_seq = torch.arange(starts.shape[0], device=starts.device).repeat_interleave(n + 1)
-    rows = torch.full_like(starts, n + 1) if counts is None else counts
-    # A row past the cache or the drafter's maximum length is padding as well.
-    rows = torch.minimum(rows, limit - starts)
-    live = (steps < rows[:, None]).flatten()
-    positions = torch.where(live, (starts[:, None] + steps).flatten(), 0)
-    where = cache_rows(positions, row_seq, block_tables, cache_block)
-    return _BlockRows(
-        positions=positions,
-        row_seq=row_seq,
-        slot_mapping=torch.where(live, where, 0),
-        last=torch.where(live, (starts + rows - 1).repeat_interleave(n + 1), -1),
-        block_tables=block_tables,
-        max_context=limit,
-    )
 
 
 def _attend(layer: _Layer, normed: torch.Tensor, rows: PagedRows, kv: KVPair) -> torch.Tensor:

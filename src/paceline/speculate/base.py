@@ -91,6 +91,8 @@ class Proposer(ABC):
     """Whether `propose` reads token ids on the host."""
     lookahead = 0
     """Positions beyond the window that `observe` writes."""
+    draft_span = 0
+    """Positions from the anchor's on that `propose` writes as scratch, however few drafts are asked for."""
     max_length: int | None = None
     """Longest sequence that can be drafted for (the drafter's own maximum), in tokens; None: no limit."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from paceline.speculate.base import DraftRequest, Drafts, ObservedRows, Proposer
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class DFlashProposer(Proposer):
         self.num_speculative_tokens = num_speculative_tokens
         self.taps = tuple(drafter.spec.target_layer_ids)
         self.max_length = drafter.spec.max_position
+        self.draft_span = drafter.spec.block_size
 
     def observe(self, rows: ObservedRows) -> None:
         """Append the rows' features to the drafter's context."""
@@ -35,17 +38,22 @@ class DFlashProposer(Proposer):
         self.drafter.append_context(rows.features, rows.batch.positions, rows.batch.slot_mapping, self.kv)
 
     def propose(self, request: DraftRequest) -> Drafts:
-        """Draft a whole block for every sequence."""
-        n = self.num_speculative_tokens
+        """Draft a whole block for every sequence, and take the first n drafts of it.
+
+        A block shorter than the one that the drafter was trained on guesses worse, even its first tokens
+        (docs/guides/speculation.md), and masks cost little.
+        """
+        n, block = self.num_speculative_tokens, self.draft_span
+        counts = None if request.rows is None else torch.where(request.rows > 0, block, 0)
         hidden = self.drafter.draft(
             anchors=request.anchors,
             starts=request.lengths,
             block_tables=request.block_tables,
-            n=n,
+            n=block - 1,
             kv=self.kv,
             target=self.target,
             max_context=request.max_context,
-            counts=request.rows,
-        )  # [S, n, H]
+            counts=counts,
+        )[:, :n]  # [S, n, H]
         logits = self.target.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:2], -1)
         return Drafts(request.choose(logits, 0, request.anchors[:, None][:, :0]), list(request.limits))
