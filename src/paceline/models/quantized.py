@@ -60,6 +60,11 @@ class QuantizedCheckpoint(Checkpoint):
     keep_packed: bool
     """Whether weights in 4 bits are to stay so, where that can be multiplied."""
 
+    @property
+    def has_four_bits(self) -> bool:
+        """Whether any matrix is NVFP4."""
+        return any(module.kind == "nvfp4" for module in self.modules.values())
+
     def weight(self, name: str) -> torch.Tensor:
         """Read one tensor into CPU memory: as stored, or decoded to float32."""
         if name not in self.modules:

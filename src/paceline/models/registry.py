@@ -54,7 +54,7 @@ def load_target(
     Raises: CheckpointError or UnsupportedModelError, before any weight is loaded.
     """
     checkpoint = as_plain(_open_target(path), quantization, keep_packed)
-    _warn_of_kv_cache(checkpoint)
+    _warn_of_no_effect(checkpoint, keep_packed)
     spec = qwen3_5_config.read_spec(checkpoint, dtype)
     return qwen3_5.load(checkpoint, spec, torch.device(device), deterministic, max_positions)
 
@@ -124,10 +124,18 @@ def _open_target(path: str | Path) -> Checkpoint:
     return Checkpoint.open(path)
 
 
-def _warn_of_kv_cache(checkpoint: Checkpoint) -> None:
-    if isinstance(checkpoint, QuantizedCheckpoint) and checkpoint.kv_cache:
+def _warn_of_no_effect(checkpoint: Checkpoint, keep_packed: bool) -> None:
+    """Say what was asked for, by the user or the checkpoint, and changes nothing here."""
+    quantized = checkpoint if isinstance(checkpoint, QuantizedCheckpoint) else None
+    if keep_packed and not (quantized and quantized.has_four_bits):
         warnings.warn(
-            f"{checkpoint.path}: keys and values are to be stored as {checkpoint.kv_cache}; paceline "
-            "keeps them in the model's dtype, which loses nothing",
+            f"{checkpoint.path} has no weights in 4 bits: quantized_weights = 'packed' has no effect on it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    if quantized and quantized.kv_cache:
+        warnings.warn(
+            f"{checkpoint.path}: keys and values are to be stored as {quantized.kv_cache}; paceline keeps "
+            "them in the model's dtype, which loses nothing",
             stacklevel=3,
         )
