@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.speculate.verify import accept, accept_reference
+from paceline.speculate.verify import Accepted, accept, accept_in_torch, accept_reference
 
 TOKENS = st.integers(0, 2)  # few, so that drafts often agree
 WINDOWS = st.lists(
@@ -28,9 +31,10 @@ def test_by_hand() -> None:
     assert accept_reference([4, 5, 6], [9, 5]) == [4]
 
 
+@pytest.mark.parametrize("accept", [accept, accept_in_torch], ids=["host", "torch"])
 @given(WINDOWS, st.integers(0, 2), st.booleans())
 def test_all_windows_at_once_equal_each_in_plain_python(
-    windows: list[tuple[list[int], list[int]]], spare: int, padding: bool
+    accept: Callable[..., Accepted], windows: list[tuple[list[int], list[int]]], spare: int, padding: bool
 ) -> None:
     """Windows of different lengths side by side; what lies beyond a window, and padding, give nothing."""
     width = max(len(sampled) for sampled, _ in windows) + spare

@@ -79,6 +79,11 @@ class SamplingPlan:
     """Changes when tables move."""
 
     @property
+    def bare(self) -> bool:
+        """Whether every row takes the best of its raw logits."""
+        return not (self.noise or self.bias or self.penalties or self.min_tokens or self.bad_words)
+
+    @property
     def history(self) -> bool:
         """Whether a row's scores depend on which ids were drafted before it."""
         return self.penalties or self.bad_words
@@ -192,6 +197,10 @@ class Sampler:
         tail = self.tables.tail[rows.slots]
         line = torch.cat([tail, rows.drafts], 1)
         return line.gather(1, rows.offsets[:, None] + torch.arange(tail.shape[1], device=tail.device))
+
+    def best(self, logits: Tensor) -> Tensor:
+        """Best ids [R] int64 of raw logits [R, >= V]: what `sample` gives where the plan is `bare`."""
+        return kernel.greedy(logits[:, : self.vocab])
 
     def sample(self, logits: Tensor, rows: SampleRows, allowed: Tensor | None = None) -> Tensor:
         """Tokens [R] int64 of logits [R, >= V] fp32; with `allowed` [R, V] bool, none but these ids."""

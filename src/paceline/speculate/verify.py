@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 
@@ -36,8 +37,22 @@ def accept(
     """Keep the longest prefix of each window's drafts that agrees with what the target sampled.
 
     sampled [R]: token sampled from each flat row; drafts [S, >= max_rows - 1]; row_start, row_count [S].
-    Static shapes and no host wait, so that it can be part of a captured step.
+    Static shapes and no host wait, so that it can be part of a captured step. On the CPU the same comes from
+    numpy, whose small arrays cost a fifth of torch's.
     """
+    if sampled.device.type == "cpu":
+        return _accept_on_host(sampled, drafts, row_start, row_count, max_rows)
+    return accept_in_torch(sampled, drafts, row_start, row_count, max_rows)
+
+
+def accept_in_torch(
+    sampled: torch.Tensor,
+    drafts: torch.Tensor,
+    row_start: torch.Tensor,
+    row_count: torch.Tensor,
+    max_rows: int,
+) -> Accepted:
+    """`accept` on any device."""
     offsets = torch.arange(max_rows, device=sampled.device)
     rows = (row_start[:, None] + offsets).clamp(max=sampled.shape[0] - 1)
     tokens = sampled[rows]  # [S, W]
@@ -47,6 +62,23 @@ def accept(
         counts = counts + agree.long().cumprod(1).sum(1)
     last_rows = row_start + (counts - 1).clamp(min=0)
     return Accepted(tokens, counts, last_rows)
+
+
+def _accept_on_host(
+    sampled: torch.Tensor,
+    drafts: torch.Tensor,
+    row_start: torch.Tensor,
+    row_count: torch.Tensor,
+    max_rows: int,
+) -> Accepted:
+    start, count, offsets = row_start.numpy(), row_count.numpy(), np.arange(max_rows)
+    tokens = sampled.numpy()[np.minimum(start[:, None] + offsets, sampled.shape[0] - 1)]
+    counts = np.minimum(count, 1)
+    if max_rows > 1:
+        agree = (tokens[:, :-1] == drafts.numpy()[:, : max_rows - 1]) & (offsets[1:] < count[:, None])
+        counts = counts + np.logical_and.accumulate(agree, axis=1).sum(axis=1)
+    last_rows = start + np.maximum(counts - 1, 0)
+    return Accepted(torch.from_numpy(tokens), torch.from_numpy(counts), torch.from_numpy(last_rows))
 
 
 def accept_reference(sampled: list[int], drafts: list[int]) -> list[int]:
