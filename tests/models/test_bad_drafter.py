@@ -151,6 +151,9 @@ def test_other_kinds_of_drafter(
     ("config", "part"),
     [
         ({"block_size": None}, "block_size"),
+        ({"block_size": 1}, "block_size"),
+        ({"architectures": 5}, "architectures"),
+        ({"num_hidden_layers": 10**30}, "num_hidden_layers"),
         ({"rope_theta": None}, "rope_theta"),
         ({"num_hidden_layers": "2"}, "num_hidden_layers"),
         ({"is_causal": "yes"}, "is_causal"),

@@ -73,7 +73,7 @@ def test_no_config(folder: Path) -> None:
     refused(folder, CheckpointError, "config.json")
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "\x00"])
+@pytest.mark.parametrize("text", ["{", "[1]", "\x00", "[" * 100_000, '{"x": ' + "9" * 5000 + "}"])
 def test_unreadable_json(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     refused(folder, CheckpointError, "config.json", "JSON")
@@ -183,6 +183,10 @@ def test_variants_that_are_not_computed(folder: Path, change: dict[str, Any], pa
         ({"hidden_size": "64"}, ("hidden_size", "'64'", "positive whole number")),
         ({"num_hidden_layers": 0}, ("num_hidden_layers",)),
         ({"num_hidden_layers": True}, ("num_hidden_layers",)),
+        ({"num_hidden_layers": 10**30}, ("num_hidden_layers", "at most 10000")),
+        ({"hidden_size": 10**30}, ("hidden_size", "at most 2147483647")),
+        ({"linear_conv_kernel_dim": 1}, ("linear_conv_kernel_dim", ">= 2")),
+        ({"model_type": "llama", "architectures": 5}, ("architectures", "list of strings")),
         ({"layer_types": ["full_attention"]}, ("layer_types", "4")),
         ({"rms_norm_eps": -1.0}, ("rms_norm_eps",)),
         ({"eos_token_id": [-1]}, ("eos_token_id",)),

@@ -13,7 +13,7 @@ from typing import Any
 from paceline.errors import PairingError, UnsupportedModelError
 from paceline.layers.attention import HeadShape
 from paceline.models.checkpoint import Checkpoint, Shape, check_tensors
-from paceline.models.fields import Fields, layer_types, rope_spec
+from paceline.models.fields import MAX_LAYERS, Fields, layer_types, rope_spec
 from paceline.models.parts import attention_tensors, mlp_tensors, norm_tensors
 from paceline.models.spec import FULL_ATTENTION, SLIDING_ATTENTION, DrafterSpec, TargetSpec
 
@@ -86,7 +86,7 @@ def default_taps(target_layers: int, drafter_layers: int) -> tuple[int, ...]:
 
 def _require_dflash(fields: Fields, checkpoint: Checkpoint) -> None:
     """Refuse other kinds of drafter by name; run wrongly they would load and draft badly."""
-    named = [str(name) for name in fields.get("architectures", [])]
+    named = fields.names("architectures")
     second = [name for name in _DFLASH2_FIELDS if fields.get(name) is not None]
     if second or any("dflash2" in name.lower() for name in named):
         raise UnsupportedModelError(
@@ -116,7 +116,7 @@ def _require_dflash(fields: Fields, checkpoint: Checkpoint) -> None:
 
 
 def _spec(fields: Fields, target: TargetSpec) -> DrafterSpec:
-    layers, heads = fields.size("num_hidden_layers"), fields.size("num_attention_heads")
+    layers, heads = fields.size("num_hidden_layers", most=MAX_LAYERS), fields.size("num_attention_heads")
     hidden, max_position = fields.size("hidden_size"), fields.size("max_position_embeddings")
     head_dim = fields.size("head_dim", max(hidden // heads, 1))
     windows, causal = _layer_attention(fields, layers)
@@ -131,7 +131,7 @@ def _spec(fields: Fields, target: TargetSpec) -> DrafterSpec:
         rope=rope_spec(fields, head_dim, max_position, default_partial=1.0),
         max_position=max_position,
         rms_eps=fields.number("rms_norm_eps", 1e-6),
-        block_size=fields.size("block_size"),
+        block_size=fields.size("block_size", least=2),
         mask_token_id=fields.index("mask_token_id"),
         target_layer_ids=fields.indices("target_layer_ids") or default_taps(target.num_layers, layers),
         windows=windows,

@@ -6,8 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+import torch
+
 from paceline.errors import CheckpointError, ModelError, UnsupportedModelError
 from paceline.layers.rotary import RopeSpec, YarnScaling
+
+MAX_LAYERS = 10_000
+"""More are a slip of the pen, and listing their tensors would take forever."""
 
 T = TypeVar("T")
 _ABSENT: Any = object()
@@ -35,9 +40,12 @@ class Fields:
         """A nested object; empty where it is absent."""
         return self._checked(name, {}, "an object", lambda value: isinstance(value, Mapping))
 
-    def size(self, name: str, default: int = _ABSENT) -> int:
-        """A positive whole number."""
-        return self._checked(name, default, "a positive whole number", lambda v: _is_int(v) and v > 0)
+    def size(
+        self, name: str, default: int = _ABSENT, *, least: int = 1, most: int = torch.iinfo(torch.int32).max
+    ) -> int:
+        """A whole number from `least` to `most`."""
+        what = f"a {'positive whole number' if least == 1 else f'whole number >= {least}'}, at most {most}"
+        return self._checked(name, default, what, lambda v: _is_int(v) and least <= v <= most)
 
     def index(self, name: str, default: int = _ABSENT) -> int:
         """A whole number that is not negative."""
@@ -62,6 +70,14 @@ class Fields:
             return isinstance(value, list) and bool(value) and all(_is_int(i) and i >= 0 for i in value)
 
         return tuple(self._checked(name, (), "a non-empty list of whole numbers >= 0", good)) or None
+
+    def names(self, name: str) -> list[str]:
+        """A list of strings; empty where it is absent."""
+
+        def good(value: Any) -> bool:
+            return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+        return list(self._checked(name, [], "a list of strings", good))
 
     def require(self, name: str, allowed: Iterable[Any], default: Any) -> None:
         """Refuse a value that this engine does not compute.

@@ -8,7 +8,7 @@ import torch
 from paceline.errors import CheckpointError
 from paceline.layers.attention import HeadShape
 from paceline.models.checkpoint import Checkpoint, Shape, TensorInfo, check_tensors, resolve_dtype
-from paceline.models.fields import Fields, layer_types, rope_spec
+from paceline.models.fields import MAX_LAYERS, Fields, layer_types, rope_spec
 from paceline.models.parts import attention_tensors, mlp_tensors, norm_tensors
 from paceline.models.quantized import QuantizedCheckpoint
 from paceline.models.spec import FULL_ATTENTION, LINEAR_ATTENTION, TargetSpec
@@ -84,7 +84,7 @@ def _require_variant(fields: Fields) -> None:
 
 
 def _spec(fields: Fields, checkpoint: Checkpoint, dtype: torch.dtype) -> TargetSpec:
-    layers, head_dim = fields.size("num_hidden_layers"), fields.size("head_dim")
+    layers, head_dim = fields.size("num_hidden_layers", most=MAX_LAYERS), fields.size("head_dim")
     interval = fields.size("full_attention_interval", 4)
     kinds = tuple(LINEAR_ATTENTION if (i + 1) % interval else FULL_ATTENTION for i in range(layers))
     max_position = fields.size("max_position_embeddings")
@@ -102,7 +102,7 @@ def _spec(fields: Fields, checkpoint: Checkpoint, dtype: torch.dtype) -> TargetS
         num_value_heads=fields.size("linear_num_value_heads"),
         key_dim=fields.size("linear_key_head_dim"),
         value_dim=fields.size("linear_value_head_dim"),
-        conv_width=fields.size("linear_conv_kernel_dim", 4),
+        conv_width=fields.size("linear_conv_kernel_dim", 4, least=2),
         max_position=max_position,
         rms_eps=fields.number("rms_norm_eps", 1e-6),
         eos_ids=_eos_ids(fields, checkpoint),

@@ -16,6 +16,7 @@ from paceline.models import dflash, dflash_config, mtp, qwen3_5, qwen3_5_config
 from paceline.models.base import TargetModel
 from paceline.models.checkpoint import Checkpoint, read_config
 from paceline.models.dflash import DFlashDrafter
+from paceline.models.fields import Fields
 from paceline.models.mtp import MTPHead
 from paceline.models.quantized import QuantizedCheckpoint, as_plain
 from paceline.models.spec import DrafterSpec, MTPSpec, TargetSpec
@@ -116,7 +117,8 @@ def _open_target(path: str | Path) -> Checkpoint:
     config = read_config(Path(path))
     kind = config.get("model_type")
     if kind not in _TARGETS:
-        architectures = ", ".join(map(str, config.get("architectures") or [])) or "no architectures"
+        named = Fields(f"{path}/config.json", config).names("architectures")
+        architectures = ", ".join(named) or "no architectures"
         raise UnsupportedModelError(
             f"{path}: model_type {kind!r} ({architectures}) is not supported; "
             f"paceline runs {' and '.join(_TARGETS)} (dense Qwen3.5 / Qwen3.6)"
