@@ -136,3 +136,34 @@ def test_control_c_in_a_real_process_is_130():
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, "paceline: interrupted\n")
+
+
+def test_control_c_while_modules_load_is_130():
+    program = (
+        "import sys\n"
+        "from paceline.cli.launch import run\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'pydantic': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "run()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (130, "paceline: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code"),
+    [
+        ("sys.stdout", ["--version"], 0),
+        ("sys.stdin", ["generate", "folder", "--prompts", "-"], 2),
+        ("sys.stderr", ["generate", "/nowhere/at/all", "--prompt", "a"], 2),
+    ],
+)
+def test_a_closed_stream_is_no_fault(closed, arguments, code):
+    program = (
+        f"import sys; from paceline.cli.main import run; {closed} = None; sys.argv[1:] = {arguments}; run()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr and "internal error" not in result.stderr

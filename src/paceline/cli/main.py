@@ -78,7 +78,11 @@ def _say(message: str, code: int) -> int:
 
 
 def run() -> None:
-    """The installed entry point: warnings, too, are one line each, and results are UTF-8 in any locale."""
+    """The whole program: warnings, too, are one line each, results are UTF-8 in any locale, and a stream that
+    the caller has closed reads as empty and swallows what is written."""
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115, stays open to the end
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
