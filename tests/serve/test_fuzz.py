@@ -10,12 +10,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.serve.protocol import ChatRequest, CompletionRequest, TokenizeChat, TokenizePrompt
+from paceline.serve.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    ResponsesRequest,
+    TokenizeChat,
+    TokenizePrompt,
+)
 from tests.serve.scripted import Scripted
 
 PATHS = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
     "/tokenize": TokenizeChat,
     "/detokenize": TokenizePrompt,
 }
@@ -45,9 +52,20 @@ MESSAGE = st.fixed_dictionaries(
         "tool_call_id": ANYTHING,
     },
 )
+ITEM = st.fixed_dictionaries(
+    {"type": st.sampled_from(["message", "reasoning", "function_call", "function_call_output", "x"])},
+    optional={
+        "role": ANYTHING,
+        "content": ANYTHING,
+        "call_id": ANYTHING,
+        "name": ANYTHING,
+        "output": ANYTHING,
+    },
+)
 GOOD = {
     "messages": st.just([{"role": "user", "content": "hi"}]) | st.lists(MESSAGE, max_size=3) | ANYTHING,
     "prompt": st.just("hi") | st.lists(st.integers(0, 200), max_size=4) | ANYTHING,
+    "input": st.just("hi") | st.lists(MESSAGE | ITEM, max_size=3) | ANYTHING,
     "tokens": st.lists(st.integers(-1, 200), max_size=4) | ANYTHING,
     "tools": st.lists(CALL, max_size=2) | ANYTHING,
     "tool_choice": st.sampled_from(["auto", "none", "required"]) | ANYTHING,

@@ -12,16 +12,11 @@ import pytest
 from tests.serve.scripted import Scripted
 
 USER = [{"role": "user", "content": "weather?"}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-        },
-    },
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
 }
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}
 CALL = (
     "<tool_call>\n<function=get_weather>\n<parameter=city>\n{city}\n</parameter>\n"
     "<parameter=days>\n{days}\n</parameter>\n</function>\n</tool_call>"

@@ -22,9 +22,11 @@ from paceline.serve.protocol import (
     CompletionRequest,
     DetokenizeRequest,
     Generate,
+    ResponsesRequest,
     TokenizeChat,
     TokenizePrompt,
 )
+from paceline.serve.responses import ResponsesAnswer
 from paceline.serve.stream import ClientGoneError, EventStream, unless_gone
 from paceline.serve.tokens import detokenize, tokenize
 
@@ -137,9 +139,18 @@ def _add_generation(app: FastAPI, backend: Backend) -> None:
         model = service.check_model(body.model)
         return await _generate(backend, ChatAnswer(service, body, model), body, request)
 
+    @app.post("/v1/responses")
+    async def responses(body: ResponsesRequest, request: Request) -> Response:
+        service = backend.ready()
+        model = service.check_model(body.model)
+        return await _generate(backend, ResponsesAnswer(service, body, model), body, request)
+
 
 async def _generate(
-    backend: Backend, making: CompletionAnswer | ChatAnswer, body: Generate, request: Request
+    backend: Backend,
+    making: CompletionAnswer | ChatAnswer | ResponsesAnswer,
+    body: Generate,
+    request: Request,
 ) -> Response:
     """Run a request and answer it, whole or as a stream."""
     if body.stream_options is not None and not body.stream:

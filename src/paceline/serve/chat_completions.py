@@ -27,12 +27,12 @@ class ChatAnswer:
     def __init__(self, service: Service, body: ChatRequest, model: str):
         self._service, self._body = service, body
         self._id = f"chatcmpl-{secrets.token_hex(16)}"
-        self._params = sampling_params(body, service.defaults)
+        self.params = sampling_params(body, service.defaults)
         prompt, self._prompt_ids = service.format.encode(body)
-        parser = service.readers.parser(body, prompt, skip_special_tokens=self._params.skip_special_tokens)
-        self._structure = structure_of(body, self._params, prompt, service.readers)
+        parser = service.readers.parser(body, prompt, skip_special_tokens=self.params.skip_special_tokens)
+        self._structure = structure_of(body, self.params, prompt, service.readers)
         reasoning = body.include_reasoning is not False
-        self._choices = [ChoiceReader(i, parser(), reasoning) for i in range(self._params.n)]
+        self.choices = [ChoiceReader(i, parser(), reasoning) for i in range(self.params.n)]
         self._head = {"id": self._id, "created": int(time.time()), "model": model}
         self._trace = bool(body.paceline and body.paceline.trace)
 
@@ -41,7 +41,7 @@ class ChatAnswer:
         service = self._service
         return [
             engine_request(
-                self._id, self._prompt_ids, self._params, self._body, service.info,
+                self._id, self._prompt_ids, self.params, self._body, service.info,
                 seed=service.seed, prompt_param="messages", structure=self._structure,
             )
         ]  # fmt: skip
@@ -50,12 +50,12 @@ class ChatAnswer:
         """The answer in one piece."""
         logprobs: dict[int, list[Any]] = {}
         async for _, event in answer.events():
-            self._choices[event.index].take(event)
+            self.choices[event.index].take(event)
             if event.logprobs is not None:
                 logprobs.setdefault(event.index, []).extend(event.logprobs)
             if self._over:
                 break
-        choices = [choice.whole() for choice in self._choices]
+        choices = [choice.whole() for choice in self.choices]
         for choice in choices:
             entries = logprobs.get(choice["index"])
             choice["logprobs"] = None if entries is None else self._service.logprobs.chat(entries)
@@ -74,7 +74,7 @@ class ChatAnswer:
         head = {**self._head, "object": "chat.completion.chunk"}
         empty = {"usage": None} if with_usage else {}
         try:
-            for choice in self._choices:
+            for choice in self.choices:
                 delta = {"role": "assistant", "content": ""}
                 yield sse({**head, "choices": [choice.chunk(delta)], **empty})
             async for _, event in answer.events():
@@ -93,11 +93,11 @@ class ChatAnswer:
     @property
     def _over(self) -> bool:
         """Whether nothing that follows can matter."""
-        return all(choice.over for choice in self._choices)
+        return all(choice.over for choice in self.choices)
 
     def _pieces(self, event: StreamEvent) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Choices of chunks that an event gives, each with what else its chunk says."""
-        choice = self._choices[event.index]
+        choice = self.choices[event.index]
         was_over = choice.over
         delta = choice.take(event)
         pieces = []

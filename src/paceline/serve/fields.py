@@ -16,6 +16,8 @@ HEADER = "x-paceline-ignored"
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
+    "background": (False,),
+    "conversation": (),
     "best_of": (1,),
     "chat_template": (),
     "documents": ([],),
@@ -29,6 +31,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1, 1.0),
     "logits_processors": ([],),
     "modalities": (["text"],),
+    "previous_response_id": (),
     "prompt_embeds": (),
     "prompt_logprobs": (),
     "repetition_detection": (),

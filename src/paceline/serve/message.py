@@ -24,13 +24,16 @@ class ChoiceReader:
     def __init__(self, index: int, parser: OutputParser, with_reasoning: bool):
         self.index, self._parser, self._with_reasoning = index, parser, with_reasoning
         self._events: list[Event] = []
-        self._finish_reason: str | None = None
+        self.finish_reason: str | None = None
+        """Why the choice has ended; None while it goes on."""
+        self.reasoning_tokens = 0
+        """Tokens of increments that held nothing but reasoning: exact but for those that hold both."""
         self._stop_reason: str | int | None = None
 
     @property
     def over(self) -> bool:
         """Whether the choice has ended, or nothing that follows can matter."""
-        return self._finish_reason is not None
+        return self.finish_reason is not None
 
     def take(self, event: StreamEvent) -> dict[str, Any]:
         """The delta that an event gives; empty where it gives nothing to read yet."""
@@ -40,10 +43,12 @@ class ChoiceReader:
         if event.finish_reason or self._parser.done:
             found = [*found, *self._parser.finish()]
             self._stop_reason = event.stop_reason
-            self._finish_reason = event.finish_reason or "stop"
+            self.finish_reason = event.finish_reason or "stop"
         self._events += found
-        if self._finish_reason == "stop" and any(isinstance(e, ToolCallStart) for e in self._events):
-            self._finish_reason = "tool_calls"
+        if found and all(isinstance(e, ReasoningDelta) for e in found):
+            self.reasoning_tokens += len(event.token_ids)
+        if self.finish_reason == "stop" and any(isinstance(e, ToolCallStart) for e in self._events):
+            self.finish_reason = "tool_calls"
         return self._delta(found)
 
     def chunk(self, delta: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +57,7 @@ class ChoiceReader:
 
     def end(self) -> dict[str, Any]:
         """The choice of its last chunk."""
-        return {**self.chunk({}), "finish_reason": self._finish_reason, "stop_reason": self._stop_reason}
+        return {**self.chunk({}), "finish_reason": self.finish_reason, "stop_reason": self._stop_reason}
 
     def whole(self) -> dict[str, Any]:
         """The choice of an answer in one piece."""
@@ -71,7 +76,7 @@ class ChoiceReader:
         return {
             "index": self.index,
             "message": message,
-            "finish_reason": self._finish_reason,
+            "finish_reason": self.finish_reason,
             "stop_reason": self._stop_reason,
         }
 

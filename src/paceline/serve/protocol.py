@@ -142,3 +142,39 @@ class DetokenizeRequest(Body):
 
     model: str | None = None
     tokens: list[int]
+
+
+class ResponseTextFormat(Body):
+    """`text.format`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema_: dict[str, Any] | None = Field(None, alias="schema")
+    name: str | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseText(Body):
+    """`text`."""
+
+    format: ResponseTextFormat | None = None
+
+
+class ResponseReasoning(Body):
+    """`reasoning`."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+
+
+class ResponsesRequest(Generate):
+    """`POST /v1/responses`. Nothing is stored: each request brings its whole conversation."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: ResponseText | None = None
+    reasoning: ResponseReasoning | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
