@@ -76,7 +76,8 @@ def test_identity_without_accepted_and_rejected_drafts_proves_nothing(
     accepted: int, rejected: int, met: bool | None
 ) -> None:
     tally = identity.Tally("ngram", 1, compared=4, accepted=accepted, rejected=rejected)
-    assert identity._row("i", "I", [tally], {}, 4).met is met
+    assert identity._row("i", "I", [tally], {}, identity.WHOLE).met is met
+    assert identity._row("i", "I", [tally], {}, identity.WHOLE - 1).met is None, "some prompts were left out"
 
 
 def test_identity_with_a_proposer_missing_is_not_met() -> None:

@@ -23,7 +23,8 @@ def test_every_proposer_runs_every_prompt_after_a_warm_up(paceline, script):
     result = paceline("demo", "--max-tokens", "20")
     assert result.code == 0
     assert [o["speculative_config"] for o in script.opened] == [
-        None, {"method": "ngram"}, {"method": "mtp"}, {"method": "dflash", "model": "demo"},
+        None, {"method": "ngram"}, {"method": "mtp"},
+        {"method": "dflash", "model": "demo", "num_speculative_tokens": 4},
     ]  # fmt: skip
     assert all(o["model"] == "demo" for o in script.opened) and script.closed == 4
     warm, timed = script.requests[:4], script.requests[4:]

@@ -14,6 +14,8 @@ from pathlib import Path
 from paceline.errors import PacelineError
 
 REPS = 5
+DRAFT_TOKENS = 4  # the demo drafter seldom gets further; its block holds 7
+PROMPTS = Path(__file__).with_name("prompts.jsonl")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,13 +30,19 @@ def parser() -> argparse.ArgumentParser:
         help="only rows whose name contains this (repeatable)",
     )
     made.add_argument("--reps", type=int, default=REPS, help=f"interleaved repetitions (default {REPS})")
-    made.add_argument("--prompts", type=Path, help="JSON lines with `id`, `prompt`, perhaps `category`")
+    made.add_argument(
+        "--prompts",
+        type=Path,
+        default=PROMPTS,
+        help="JSON lines with `id`, `prompt`, perhaps `category` (default: the 72 prompts of this package)",
+    )
     made.add_argument("--model", default="demo", help="the trained model: a folder, or `demo` (default)")
     made.add_argument("--drafter", default="demo", help="its DFlash drafter: a folder, or `demo` (default)")
     made.add_argument(
         "--draft-tokens",
         type=int,
-        help="drafts a verification in the DFlash row (default: as many as the drafter's block holds)",
+        default=DRAFT_TOKENS,
+        help=f"drafts a verification in the DFlash row (default {DRAFT_TOKENS})",
     )
     made.add_argument(
         "--vllm-python",
@@ -62,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from paceline.bench import report, suite, workload
 
     try:
-        prompts = workload.read_prompts(options.prompts) if options.prompts else []
+        prompts = workload.read_prompts(options.prompts)
         wanted = suite.Options(
             out=options.out,
             model=options.model,

@@ -23,7 +23,7 @@ PROPOSERS: dict[str, dict[str, Any] | None] = {
     PLAIN: None,
     "ngram": {"method": "ngram"},
     "mtp": {"method": "mtp"},
-    "dflash": {"method": "dflash", "model": "demo"},
+    "dflash": {"method": "dflash", "model": "demo", "num_speculative_tokens": 4},
 }
 """Name of each run and its speculative configuration; the others are held against the first."""
 

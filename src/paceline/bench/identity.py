@@ -15,6 +15,8 @@ BATCH = 16
 TEMPERATURE = 0.8
 SEEDS = (0, 1, 2)
 SAMPLINGS: tuple[tuple[float, int | None], ...] = ((0.0, None), *((TEMPERATURE, seed) for seed in SEEDS))
+WHOLE = 72
+"""Prompts of the row that counts."""
 _SHOWN = 20
 
 Texts = dict[tuple[str, float, int | None], list[int]]
@@ -111,6 +113,8 @@ def _row(name: str, title: str, tallies: list[Tally], failures: dict[str, str], 
         reason = "; ".join(f"{method}: {why}" for method, why in failures.items())
     elif unproven:
         reason = f"no draft accepted, or none rejected: {', '.join(unproven)}"
+    elif prompts < WHOLE:
+        reason = f"judged on all {WHOLE} prompts, of which {prompts} were run"
     detail = {
         "prompts": prompts,
         "answer_tokens": TOKENS,
