@@ -105,3 +105,35 @@ def test_bad_prompts_are_refused_before_anything_runs(llm: LLM, prompt: Any) -> 
 
 def test_no_prompts_give_no_results(llm: LLM) -> None:
     assert llm.generate([], PARAMS) == []
+
+
+def test_streams_side_by_side_each_get_their_own_text(llm: LLM) -> None:
+    """A step serves every open stream; none swallows what belongs to another."""
+    alone = {name: llm.generate(text, PARAMS)[0] for name, text in TEXTS.items()}
+    streams = {name: llm.stream(TEXTS[name], PARAMS, ids=[name]) for name in "abc"}
+    ids: dict[str, list[int]] = {name: list(next(stream).token_ids) for name, stream in streams.items()}
+    (between,) = llm.generate(TEXTS["d"], PARAMS)
+    assert between.token_ids == alone["d"].token_ids
+    streams.pop("b").close()
+    for name, stream in streams.items():
+        events = list(stream)
+        assert events[-1].output is not None and {event.id for event in events} == {name}
+        assert ids[name] + [t for event in events for t in event.token_ids] == alone[name].token_ids
+    assert not llm.engine.has_work
+    llm.engine.scheduler.check()
+
+
+def test_an_id_in_use_is_refused_and_its_stream_goes_on(llm: LLM) -> None:
+    stream = llm.stream(TEXTS["a"], PARAMS)
+    first = next(stream)
+    with pytest.raises(RequestError, match="still open"):
+        llm.generate(TEXTS["b"], PARAMS)
+    rest = [t for event in stream for t in event.token_ids]
+    assert [*first.token_ids, *rest] == llm.generate(TEXTS["a"], PARAMS)[0].token_ids
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"x", [None], ["a", 5], [["a"]], [[1.5]], [b"x"]])
+def test_what_is_no_prompt_is_refused(llm: LLM, prompt: Any) -> None:
+    with pytest.raises(RequestError, match="a prompt is a text or a list of whole numbers"):
+        llm.generate(prompt, PARAMS)
+    assert not llm.engine.has_work

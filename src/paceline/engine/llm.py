@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ListLike
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 Prompt = str | list[int]
 Prompts = Prompt | ListLike[Prompt]
+_NOT_A_PROMPT = "a prompt is a text or a list of whole numbers, its token ids"
 
 
 class LLM:
@@ -79,6 +82,7 @@ class LLM:
         self._parts = assemble(config)
         self.config = config
         self.engine = self._parts.engine
+        self._news: dict[str, deque[StreamEvent]] = {}  # what a step told each open stream, by request
 
     @property
     def tokenizer(self) -> TextTokenizer | None:
@@ -187,14 +191,25 @@ class LLM:
     ) -> Iterator[StreamEvent]:
         requests = self._requests(prompts, sampling_params, ids, chat)
         order += [request.id for request in requests]
+        news: deque[StreamEvent] = deque()
+        unfinished = set(order)
         try:
             for request in requests:
                 self.engine.add(request)
-            while self.engine.has_work:
-                yield from self.engine.step()
+                self._news[request.id] = news
+            while unfinished or news:
+                if not news:
+                    for event in self.engine.step():
+                        self._news[event.id].append(event)
+                while news:
+                    event = news.popleft()
+                    if event.output is not None or event.error is not None:
+                        unfinished.discard(event.id)
+                    yield event
         finally:
             for request in requests:
                 self.engine.abort(request.id)
+                self._news.pop(request.id, None)
 
     def _requests(
         self,
@@ -203,6 +218,8 @@ class LLM:
         ids: ListLike[str] | None,
         chat: bool,
     ) -> list[Request]:
+        if not isinstance(prompts, str | ListLike) or isinstance(prompts, bytes):
+            raise RequestError(f"prompts: {_NOT_A_PROMPT}, or a list of such", param="prompt")
         single = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
         texts: list[Prompt] = [prompts] if single else list(prompts)  # type: ignore[list-item, arg-type]
         if sampling_params is None:
@@ -218,6 +235,12 @@ class LLM:
                 raise RequestError(f"{what} has {count} entries for {len(texts)} prompts", param=what)
         if len(set(names)) != len(names):
             raise RequestError("ids of requests must differ from each other", param="ids")
+        taken = [name for name in names if name in self._news]
+        if taken:
+            raise RequestError(
+                f"id {taken[0]!r} is that of a request in a stream still open: close it, or give other ids",
+                param="ids",
+            )
         return [
             self._request(name, text, params, chat, single)
             for name, text, params in zip(names, texts, each, strict=True)
@@ -227,7 +250,7 @@ class LLM:
         self, name: str, prompt: Prompt, params: SamplingParams, chat: bool, single: bool
     ) -> Request:
         vocab = self._parts.resolved.spec.vocab_size
-        token_ids = self.encode(prompt, chat=chat) if isinstance(prompt, str) else list(prompt)
+        token_ids = self.encode(prompt, chat=chat) if isinstance(prompt, str) else _whole_numbers(prompt)
         check_prompt(token_ids, vocab, self.max_model_len)
         params.check_vocab(vocab)
         seed = params.seed if params.seed is not None else self.config.seed
@@ -236,3 +259,13 @@ class LLM:
         elif not single:
             seed = prompt_key(seed, name) % 2**64  # reported: alone, the prompt gives the same text with it
         return Request(name, token_ids, params, seed)
+
+
+def _whole_numbers(prompt: Any) -> list[int]:
+    """Token ids as Python's own integers, whichever library they come from."""
+    try:
+        if isinstance(prompt, bytes):
+            raise TypeError
+        return [index(token) for token in prompt]
+    except TypeError:
+        raise RequestError(_NOT_A_PROMPT, param="prompt") from None
