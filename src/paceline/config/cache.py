@@ -29,7 +29,7 @@ class CacheConfig(StrictModel):
         "absent: as many as max_num_seqs, at least 4.",
     )
     host_swap_gib: float = Field(
-        4.0, ge=0.0, allow_inf_nan=False, description="Host memory for preempted sequences, in GiB."
+        4.0, ge=0.0, le=2**20, allow_inf_nan=False, description="Host memory for preempted sequences, in GiB."
     )
     gpu_memory_utilization: float | None = Field(
         None,
