@@ -67,7 +67,7 @@ def command_line() -> Iterator[str]:
 
 EXIT_CODES = {
     0: "done",
-    1: "checked and failed: `verify` found a divergence, `demo` a changed text",
+    1: "checked and failed: `verify` found a divergence, `demo` a changed text, `inspect` what will not load",
     2: "bad input or usage",
     3: "`verify` alone: nothing proven, as no draft was accepted or none was rejected",
     70: "a fault in paceline itself; please report it",

@@ -11,10 +11,17 @@ COMMON = ["--debug", "--json"]
 
 SURFACE = {
     "demo": [*COMMON, "--max-tokens", "--prompt", "--temperature"],
+    "dequantize": ["MODEL", "OUT", *COMMON, "--dtype", "--force", "--resume", "--shard-size"],
     "generate": [
         "MODEL", *COMMON, *ENGINE, "--chat", "--no-chat", "--max-num-seqs", "--max-tokens", "--min-p",
         "--prompt", "--prompts", "--sampling", "--seed", "--speculative-config", "--temperature",
         "--top-k", "--top-p",
+    ],
+    "graft-mtp": ["BASE", "QUANTISED", *COMMON, "--force", "--out"],
+    "inspect": ["MODEL", *COMMON],
+    "quantize": [
+        "MODEL", "OUT", *COMMON, "--calibration", "--device", "--force", "--legacy-ab", "--mtp", "--plan",
+        "--recipe", "--requantize", "--resume", "--samples", "--scales", "--seq-len", "--shard-size",
     ],
     "serve": [
         "MODEL", *COMMON, *ENGINE, "--api-key", "--attention-backend", "--block-size", "--chat-template",

@@ -17,7 +17,11 @@ import click
 
 from paceline import __version__
 from paceline.cli.demo import demo
+from paceline.cli.dequantize import dequantize
 from paceline.cli.generate import generate
+from paceline.cli.graft_mtp import graft_mtp
+from paceline.cli.inspect import inspect
+from paceline.cli.quantize import quantize
 from paceline.cli.serve import serve
 from paceline.cli.verify import verify
 from paceline.errors import PacelineError
@@ -31,7 +35,7 @@ def app() -> None:
     """Speculative decoding for hybrid language models: several times faster, the same text."""
 
 
-for command in (demo, generate, serve, verify):
+for command in (demo, dequantize, generate, graft_mtp, inspect, quantize, serve, verify):
     app.add_command(command)
 
 

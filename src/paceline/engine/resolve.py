@@ -58,7 +58,7 @@ def resolve(config: EngineConfig) -> Resolved:
 
     Raises the typed errors of `paceline.errors` for whatever does not fit together.
     """
-    device = _device(config.model.device)
+    device = pick_device(config.model.device)
     folder = resolve_model(config.model.model)
     spec = read_target_spec(folder, config.model.dtype, config.model.quantization)
     drafter, mtp, drafter_folder, num_drafts = None, None, None, 0
@@ -89,7 +89,8 @@ def resolve(config: EngineConfig) -> Resolved:
     )  # fmt: skip
 
 
-def _device(wanted: str) -> torch.device:
+def pick_device(wanted: str) -> torch.device:
+    """The device that `wanted` (auto, cpu or cuda) means here. Raises: ConfigError for cuda without one."""
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
         raise ConfigError("device = 'cuda', but no CUDA device is available: use --device cpu", key="device")
