@@ -105,6 +105,13 @@ def test_bodies_that_are_no_json_object(server):
         assert response.json()["error"]["message"]
 
 
+def test_a_body_that_does_not_say_it_is_json(server):
+    response = server.http.post(
+        COMPLETIONS, content=b'{"prompt": "hi"}', headers={"content-type": "text/plain"}
+    )
+    assert response.status_code == 400 and "application/json" in response.text
+
+
 def test_unknown_models_paths_and_methods(server):
     error = server.error(COMPLETIONS, {"model": "gpt", "prompt": "hi"}, status=404)
     assert (error["param"], error["code"]) == ("model", "model_not_found")
@@ -127,7 +134,7 @@ def test_fields_without_effect_are_answered_and_named(server):
 def test_the_official_client_raises_its_own_errors(server):
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     with pytest.raises(openai.BadRequestError) as bad:
-        client.chat.completions.create(model="tiny", messages=USER, temperature=9e9, top_p=7)
+        client.chat.completions.create(model="tiny", messages=USER, top_p=7)
     assert bad.value.param == "top_p"
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="nobody", prompt="hi")

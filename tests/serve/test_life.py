@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ import time
 import httpx2
 import pytest
 
+from tests.architecture.tree import ROOT
 from tests.serve.harness import Running, running
 
 COMPLETIONS = "/v1/completions"
@@ -49,6 +51,15 @@ def test_metrics_count_what_was_done(server):
     for position in range(3):
         assert f'position="{position}"' in text
     assert 'model_name="tiny"' in text and 'engine="0"' in text
+
+
+def test_the_dashboard_asks_for_metrics_that_exist(server):
+    dashboard = json.loads((ROOT / "examples" / "grafana" / "paceline.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = {name for query in queries for name in re.findall(r"(?:vllm|paceline):\w+", query)}
+    server.complete(max_tokens=4, ignore_eos=True)
+    text = server.http.get("/metrics").text
+    assert len(asked) > 12 and not [name for name in asked if f"{name}{{" not in text]
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])

@@ -172,6 +172,9 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
+        kind = request.headers.get("content-type", "")
+        if "json" not in kind:
+            return await known(request, ApiError(f"content-type must be application/json, not {kind!r}"))
         return await known(request, _invalid(error))
 
     @app.exception_handler(HTTPException)
