@@ -142,3 +142,18 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPoolMachine = PoolMachine.TestCase
 TestPoolMachine.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+
+def test_contents_can_be_forgotten_while_blocks_are_held():
+    pool = BlockPool(6, 8)
+    held, gone = pool.allocate(2), pool.allocate(1)
+    for block, content in zip([*held, *gone], (b"a", b"b", b"c"), strict=True):
+        pool.seal(block, content)
+    pool.unref(gone)
+    pool.forget_contents()
+    assert not any(pool.knows(content) for content in (b"a", b"b", b"c"))
+    pool.check([held])
+    pool.seal(held[1], b"b")
+    pool.unref(held)
+    assert pool.knows(b"b") and pool.num_free == pool.num_usable
+    pool.check([])

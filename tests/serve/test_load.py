@@ -80,11 +80,15 @@ def test_a_crowd(folder):
         assert server.metric("vllm:prefix_cache_hits_total") > 0
 
 
-def test_a_known_prefix_is_not_read_again(server):
+def test_a_known_prefix_is_not_read_again_until_it_is_forgotten(server):
     prompt = [7 + i % 90 for i in range(200)]
     body = {"prompt": prompt, "max_tokens": 12, "temperature": 0.7, "seed": 3, "ignore_eos": True}
-    cold, warm = (server.complete(**body) for _ in range(2))
-    assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == 192
-    assert warm["choices"] == cold["choices"]
-    assert warm["paceline"]["speculation"] == cold["paceline"]["speculation"]
+    answers = [server.complete(**body) for _ in range(2)]
+    assert server.metric("paceline:checkpoints") > 0
+    assert server.http.post("/reset_prefix_cache").status_code == 200
+    answers.append(server.complete(**body))
+    cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+    assert cached == [0, 192, 0]
+    for answer in answers[1:]:
+        assert answer["choices"] == answers[0]["choices"]
+        assert answer["paceline"]["speculation"] == answers[0]["paceline"]["speculation"]

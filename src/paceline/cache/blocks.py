@@ -90,6 +90,12 @@ class BlockPool:
             self._refs[block] += 1
         return block
 
+    def forget_contents(self) -> None:
+        """Make no block findable any more; who holds one keeps it."""
+        self._free.extend(self._free_sealed)
+        for index in (self._free_sealed, self._hash_of, self._block_of):
+            index.clear()
+
     def _evict(self) -> int:
         block, _ = self._free_sealed.popitem(last=False)
         del self._block_of[self._hash_of.pop(block)]

@@ -63,6 +63,11 @@ class CheckpointStore:
         self._copy(checkpoint.slot, slot)
         return checkpoint
 
+    def clear(self) -> None:
+        """Keep no state any more."""
+        self._free.extend(checkpoint.slot for checkpoint in self._kept.values())
+        self._kept.clear()
+
     def _copy(self, source: int, target: int) -> None:
         for state in self._delta:
             index = torch.tensor([source, target, 0], dtype=torch.int64).to(state.state.device)

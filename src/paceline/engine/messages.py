@@ -30,11 +30,16 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetPrefixes:
+    """Forget every known prefix; answered by `News` without events."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the process; what is unfinished is dropped."""
 
 
-Command: TypeAlias = Add | Abort | Ping | Stop
+Command: TypeAlias = Add | Abort | Ping | ForgetPrefixes | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,8 @@ class Figures:
     """Prompt tokens of admitted sequences."""
     prefix_hits: int
     """Those of them that were not read again."""
+    checkpoints: int
+    """Recurrent states that are kept now."""
 
     @property
     def cache_usage(self) -> float:

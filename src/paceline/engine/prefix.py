@@ -93,6 +93,16 @@ class PrefixReuse:
         if end in known.wanted:
             self._store.save(self._hash_at(known.hashes, end), sequence.slot, hidden)
 
+    @property
+    def num_checkpoints(self) -> int:
+        """Recurrent states that are kept now."""
+        return len(self._store)
+
+    def clear(self) -> None:
+        """Forget every prefix; what runs goes on, and is remembered anew."""
+        self._blocks.forget_contents()
+        self._store.clear()
+
     def forget(self, sequence: Sequence) -> None:
         """The sequence is done; what it left in the pool and the store stays."""
         self._known.pop(sequence, None)

@@ -22,6 +22,7 @@ from paceline.engine.messages import (
     Ended,
     EngineInfo,
     Figures,
+    ForgetPrefixes,
     Message,
     News,
     Ready,
@@ -84,11 +85,12 @@ class EngineLoop:
     def _obey(self, command: Command) -> None:
         if isinstance(command, Add):
             self._add(command)
-        elif isinstance(command, Abort):
+            return
+        if isinstance(command, Abort):
             self._engine.abort(command.id)
-            self.say(News([], figures(self._engine)))
-        else:
-            self.say(News([], figures(self._engine)))
+        elif isinstance(command, ForgetPrefixes) and self._engine.runner.prefix:
+            self._engine.runner.prefix.clear()
+        self.say(News([], figures(self._engine)))
 
     def _add(self, command: Add) -> None:
         request = command.request
@@ -114,6 +116,7 @@ def figures(engine: Engine) -> Figures:
         preemptions=engine.num_preemptions,
         prefix_queries=prefix.queried_tokens if prefix else 0,
         prefix_hits=prefix.hit_tokens if prefix else 0,
+        checkpoints=prefix.num_checkpoints if prefix else 0,
     )
 
 

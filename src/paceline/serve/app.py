@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -32,10 +35,13 @@ from paceline.serve.tokens import detokenize, tokenize
 
 if TYPE_CHECKING:
     from paceline.config.server import ServerConfig
+    from paceline.engine.request import Request as EngineRequest
     from paceline.serve.engine import EngineClient
     from paceline.serve.service import Service
 
 logger = logging.getLogger("paceline.serve")
+
+T = TypeVar("T")
 
 CLIENT_CLOSED = 499  # nginx's status for a client that did not wait; nobody receives it
 
@@ -47,6 +53,7 @@ class Backend:
         self.client = client
         self.service: Service | None = None
         self._named: set[str] = set()
+        self._worker = ThreadPoolExecutor(1, "prepare")
 
     def ready(self) -> Service:
         """The service. Raises `ApiError` (503) where the engine cannot generate now."""
@@ -54,6 +61,13 @@ class Backend:
         if illness is not None or self.service is None:
             raise ApiError(illness or "the engine is loading", 503, code="engine_unavailable")
         return self.service
+
+    async def in_turn(self, work: Callable[[], T]) -> T:
+        """Do what may take long, such as reading a large prompt, beside the event loop.
+
+        One at a time: tokenizers do not like two callers at once.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     def ignored(self, body: Generate) -> dict[str, str]:
         """The header that names a request's fields without effect; each is logged once."""
@@ -94,6 +108,11 @@ def _add_probes(app: FastAPI, backend: Backend) -> None:
         service = backend.service
         return Response(b"" if service is None else service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
+    @app.post("/reset_prefix_cache")
+    async def reset_prefix_cache() -> Response:
+        backend.ready().client.forget_prefixes()
+        return Response(status_code=200)
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         service = backend.ready()
@@ -117,13 +136,13 @@ def _add_tokens(app: FastAPI, backend: Backend) -> None:
     async def to_tokens(body: TokenizePrompt | TokenizeChat) -> dict[str, Any]:
         service = backend.ready()
         service.check_model(body.model)
-        return tokenize(service, body)
+        return await backend.in_turn(lambda: tokenize(service, body))
 
     @app.post("/detokenize")
     async def to_text(body: DetokenizeRequest) -> dict[str, str]:
         service = backend.ready()
         service.check_model(body.model)
-        return detokenize(service, body)
+        return await backend.in_turn(lambda: detokenize(service, body))
 
 
 def _add_generation(app: FastAPI, backend: Backend) -> None:
@@ -131,24 +150,24 @@ def _add_generation(app: FastAPI, backend: Backend) -> None:
     async def completions(body: CompletionRequest, request: Request) -> Response:
         service = backend.ready()
         model = service.check_model(body.model)
-        return await _generate(backend, CompletionAnswer(service, body, model), body, request)
+        return await _generate(backend, lambda: CompletionAnswer(service, body, model), body, request)
 
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         service = backend.ready()
         model = service.check_model(body.model)
-        return await _generate(backend, ChatAnswer(service, body, model), body, request)
+        return await _generate(backend, lambda: ChatAnswer(service, body, model), body, request)
 
     @app.post("/v1/responses")
     async def responses(body: ResponsesRequest, request: Request) -> Response:
         service = backend.ready()
         model = service.check_model(body.model)
-        return await _generate(backend, ResponsesAnswer(service, body, model), body, request)
+        return await _generate(backend, lambda: ResponsesAnswer(service, body, model), body, request)
 
 
 async def _generate(
     backend: Backend,
-    making: CompletionAnswer | ChatAnswer | ResponsesAnswer,
+    make: Callable[[], CompletionAnswer | ChatAnswer | ResponsesAnswer],
     body: Generate,
     request: Request,
 ) -> Response:
@@ -156,7 +175,13 @@ async def _generate(
     if body.stream_options is not None and not body.stream:
         raise ApiError("stream_options needs stream: true", param="stream_options")
     headers = backend.ignored(body)
-    answer = await backend.ready().open(making.requests())
+
+    def prepare() -> tuple[CompletionAnswer | ChatAnswer | ResponsesAnswer, list[EngineRequest]]:
+        making = make()
+        return making, making.requests()
+
+    making, requests = await backend.in_turn(prepare)
+    answer = await backend.ready().open(requests)
     if body.stream:
         return EventStream(making.chunks(answer), answer.close, headers)
     try:

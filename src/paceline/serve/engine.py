@@ -19,6 +19,7 @@ from paceline.engine.messages import (
     Ended,
     EngineInfo,
     Figures,
+    ForgetPrefixes,
     Message,
     News,
     Ping,
@@ -147,6 +148,11 @@ class EngineClient:
             self.forget(generation)
             raise
         return generation
+
+    def forget_prefixes(self) -> None:
+        """Let the engine forget every known prefix, before its next step."""
+        if self._process:
+            self._process.send(ForgetPrefixes())
 
     def forget(self, generation: Generation) -> None:
         """Stop listening to a request, and abort it if it still runs."""

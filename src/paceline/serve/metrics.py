@@ -100,6 +100,7 @@ class Metrics:
         self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks held, 0 to 1.", lambda f: f.cache_usage)
         self._gauge("paceline:kv_blocks_used", "KV blocks held.", lambda f: f.blocks_used)
         self._gauge("paceline:kv_blocks_total", "KV blocks.", lambda f: f.blocks_total)
+        self._gauge("paceline:checkpoints", "Recurrent states kept for reuse.", lambda f: f.checkpoints)
         self._gauge("paceline:recurrent_slots_used", "Recurrent slots held.", lambda f: f.slots_used)
         self._gauge("paceline:recurrent_slots_total", "Recurrent slots.", lambda f: f.slots_total)
 
