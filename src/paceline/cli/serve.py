@@ -56,9 +56,7 @@ _recipe = options.apply(
 @options.engine_options
 @_engine
 @_recipe
-@click.option(
-    "--config", metavar="FILE", help=f"YAML file of options. Absent: ./{CONFIG_FILE}, if any."
-)
+@click.option("--config", metavar="FILE", help=f"YAML file of options. Absent: ./{CONFIG_FILE}, if any.")
 @click.option("--plan", is_flag=True, help="Say what would be served, in what memory, and exit.")
 @options.json_option
 @options.debug_option
