@@ -13,6 +13,7 @@ Method = Literal["dflash", "mtp", "ngram"]
 
 METHOD_ALIASES = {"qwen3_5_mtp": "mtp"}
 DEFAULT_DRAFT_TOKENS = 3  # mtp and ngram; a dflash drafter fills its block
+MOST_DRAFT_TOKENS = 128  # vLLM's bound: every draft takes a row of each slot's memory
 DEFAULT_PROMPT_LOOKUP = 5  # vLLM's, for both ends
 
 
@@ -31,6 +32,7 @@ class SpeculativeConfig(StrictModel):
     num_speculative_tokens: int | None = Field(
         None,
         ge=1,
+        le=MOST_DRAFT_TOKENS,
         description="Drafts a verification; absent: block_size − 1 for dflash, 3 for mtp and ngram.",
     )
     prompt_lookup_min: int | None = Field(

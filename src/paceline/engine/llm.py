@@ -181,6 +181,11 @@ class LLM:
         for name in ("engine", "_parts"):
             self.__dict__.pop(name, None)
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("engine", "_parts"):
+            raise RuntimeError("this LLM was closed: make a new one")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def _run(
         self,
         prompts: Prompts,
