@@ -11,7 +11,10 @@ template <typename Body> static inline void for_panels(int64_t panels, int64_t r
   const int threads = us < SERIAL_US ? 1 : omp_get_max_threads();
   const int64_t chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK, items = panels * chunks;
   auto work = [&](int64_t from, int64_t to) {
-    for (int64_t i = from; i < to; i++) body(i / chunks, rows * (i % chunks) / chunks, rows * (i % chunks + 1) / chunks);
+    for (int64_t i = from; i < to; i++) {
+      const int64_t chunk = i % chunks;
+      body(i / chunks, rows * chunk / chunks, rows * (chunk + 1) / chunks);
+    }
   };
   if (threads == 1) return work(0, items);
 #pragma omp parallel num_threads(threads)
