@@ -122,4 +122,6 @@ class Server:
 def serve(serving: Serving, announce: Callable[[str], None]) -> int:
     """Run a server in this thread until it is asked to stop; returns the exit code."""
     logging.basicConfig(stream=sys.stderr, format="paceline: %(message)s", level=logging.WARNING)
+    # It warns of every write to a connection that has just gone, which is nothing to warn of.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     return asyncio.run(Server(serving, announce).run())
