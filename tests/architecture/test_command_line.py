@@ -12,6 +12,10 @@ COMMON = ["--debug", "--json"]
 SURFACE = {
     "demo": [*COMMON, "--max-tokens", "--prompt", "--temperature"],
     "dequantize": ["MODEL", "OUT", *COMMON, "--dtype", "--force", "--resume", "--shard-size"],
+    "evaluate": [
+        "MODEL", *COMMON, "--against", "--device", "--max-tokens", "--plot", "--prompts",
+        "--speculative-config", "--text",
+    ],
     "generate": [
         "MODEL", *COMMON, *ENGINE, "--chat", "--no-chat", "--max-num-seqs", "--max-tokens", "--min-p",
         "--prompt", "--prompts", "--sampling", "--seed", "--speculative-config", "--temperature",

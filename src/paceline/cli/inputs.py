@@ -22,6 +22,7 @@ class Prompt:
 
     id: str | int
     text: str
+    category: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,10 @@ def _parse_line(number: int, line: str) -> Prompt | BadLine:
         return BadLine(name, f"line {number}: `prompt` must be a string")
     if not is_text(text):
         return BadLine(name, f"line {number}: `prompt` holds half a surrogate pair, which is no text")
-    return Prompt(name, text) if text else BadLine(name, f"line {number}: `prompt` is empty")
+    category = value.get("category")
+    if not text:
+        return BadLine(name, f"line {number}: `prompt` is empty")
+    return Prompt(name, text, category if isinstance(category, str) and is_text(category) else "")
 
 
 def is_text(value: str) -> bool:

@@ -18,6 +18,7 @@ import click
 from paceline import __version__
 from paceline.cli.demo import demo
 from paceline.cli.dequantize import dequantize
+from paceline.cli.evaluate import evaluate
 from paceline.cli.generate import generate
 from paceline.cli.graft_mtp import graft_mtp
 from paceline.cli.inspect import inspect
@@ -35,7 +36,7 @@ def app() -> None:
     """Speculative decoding for hybrid language models: several times faster, the same text."""
 
 
-for command in (demo, dequantize, generate, graft_mtp, inspect, quantize, serve, verify):
+for command in (demo, dequantize, evaluate, generate, graft_mtp, inspect, quantize, serve, verify):
     app.add_command(command)
 
 

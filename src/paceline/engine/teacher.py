@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
 from paceline.cache.base import blocks_for
-from paceline.cache.tensors import CacheTensors
+from paceline.cache.tensors import CacheShape, CacheTensors
 from paceline.config.engine import PREFILL_CHUNK
 from paceline.config.sampling import SamplingParams
 from paceline.engine.batch import BatchBuilder
@@ -17,6 +18,7 @@ from paceline.engine.sequence import Sequence
 
 if TYPE_CHECKING:
     from paceline.engine.assemble import Assembled
+    from paceline.models.base import TargetModel
 
 
 def teacher_forced_logits(parts: Assembled, token_ids: list[int]) -> torch.Tensor:
@@ -26,18 +28,23 @@ def teacher_forced_logits(parts: Assembled, token_ids: list[int]) -> torch.Tenso
     """
     resolved = parts.resolved
     check_prompt(token_ids, resolved.spec.vocab_size, resolved.max_model_len + 1)
-    block_size = resolved.shape.block_size
+    pieces = teacher_forced_hidden(parts.target, resolved.shape, resolved.device, token_ids)
+    return torch.cat([parts.target.logits(hidden).cpu() for hidden in pieces])
+
+
+def teacher_forced_hidden(
+    target: TargetModel, shape: CacheShape, device: torch.device, token_ids: list[int]
+) -> Iterator[torch.Tensor]:
+    """Final hidden states after each token in order, in pieces [at most 64, H] on the model's device."""
+    block_size = shape.block_size
     count = blocks_for(len(token_ids), block_size)
-    tensors = CacheTensors.allocate(resolved.shape, num_blocks=count + 1, num_slots=2, device=resolved.device)
-    builder = BatchBuilder(block_size=block_size, num_slots=2, max_blocks=count, device=resolved.device)
+    tensors = CacheTensors.allocate(shape, num_blocks=count + 1, num_slots=2, device=device)
+    builder = BatchBuilder(block_size=block_size, num_slots=2, max_blocks=count, device=device)
     sequence = Sequence("teacher", 0, token_ids, SamplingParams(), key=0)
     sequence.slot = 1
     sequence.set_blocks(list(range(1, count + 1)))
-    pieces = []
     for start in range(0, len(token_ids), PREFILL_CHUNK):
         size = min(PREFILL_CHUNK, len(token_ids) - start)
         batch = builder.build_prefill([PrefillChunk(sequence, start, size)])
-        ids = torch.tensor(token_ids[start : start + size], device=resolved.device)
-        out = parts.target.forward(ids, batch, tensors.target)
-        pieces.append(parts.target.logits(out.hidden).cpu())
-    return torch.cat(pieces)
+        ids = torch.tensor(token_ids[start : start + size], device=device)
+        yield target.forward(ids, batch, tensors.target).hidden

@@ -69,6 +69,11 @@ class Qwen35Model:
         # The norm that follows each layer's residual sum: the next layer's, at last the final one.
         self._following = [block.input_norm for block in blocks[1:]] + [norm]
 
+    @property
+    def head(self) -> Linear:
+        """The output head alone, for those who keep hidden states and let the rest of the model go."""
+        return self._head
+
     def forward(
         self, ids: torch.Tensor, batch: FlatBatch, cache: TargetCache, taps: tuple[int, ...] = ()
     ) -> TargetOutput:
