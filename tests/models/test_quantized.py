@@ -52,7 +52,9 @@ def test_logits_are_those_of_the_decoded_checkpoint(source, tmp_path, choose):
     folder = tiny_quantized.quantize(source, tmp_path / "quantised", choose)
     expected = logits(tiny_quantized.dequantized(folder, tmp_path / "plain"))
     assert torch.equal(logits(folder), expected)
-    assert torch.equal(logits(folder, keep_packed=True), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # FP8 alone leaves nothing to pack
+        assert torch.equal(logits(folder, keep_packed=True), expected)
     assert not torch.equal(logits(source), expected)
 
 
