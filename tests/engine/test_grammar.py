@@ -130,3 +130,19 @@ def test_a_form_that_cannot_be_compiled_is_refused(plain, schema):
         plain.engine.add(request(1, structure=form))
     assert error.value.param == "response_format.json_schema"
     assert not plain.engine.has_work
+
+
+@pytest.mark.parametrize("llm", ["plain", "drafting"])
+def test_a_dead_end_fails_its_request_alone(llm, request):
+    llm = request.getfixturevalue(llm)
+    form = Structure("json_schema", '{"enum": ["\u00fc"]}', "response_format.json_schema")  # no such byte
+    params = SamplingParams(temperature=1.0, max_tokens=30, n=2)
+    llm.engine.add(Request("dead", [5, 6], params, 1, structure=form))
+    llm.engine.add(Request("alive", [5, 6, 7], SamplingParams(max_tokens=9, ignore_eos=True), 1))
+    events = []
+    while llm.engine.has_work:
+        events += llm.engine.step()
+    errors = [event for event in events if event.error]
+    assert [event.id for event in errors] == ["dead"] and isinstance(errors[0].error, RequestError)
+    assert [len(e.output.token_ids) for e in events if e.output and e.id == "alive"] == [9]
+    assert llm.engine.scheduler.blocks.num_free == llm.engine.scheduler.blocks.num_usable

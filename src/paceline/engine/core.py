@@ -126,9 +126,9 @@ class Engine:
                 emission = first.get(chunk.sequence) if chunk.completes else None
                 chunk.sequence.commit_prompt(chunk.count, emission.tokens[0] if emission else None)
                 if emission:
-                    events.append(self._take(emission))
+                    events += self._take(emission)
         if windows:
-            events += [self._take(emission) for emission in self.runner.decode(windows)]
+            events += [event for emission in self.runner.decode(windows) for event in self._take(emission)]
         return events
 
     def _admit(self, plan: StepPlan) -> None:
@@ -140,9 +140,11 @@ class Engine:
             if self.runner.prefix:
                 self.runner.prefix.resume(sequence)
 
-    def _take(self, emission: Emission) -> StreamEvent:
+    def _take(self, emission: Emission) -> list[StreamEvent]:
         """Commit what a sequence emitted, up to the token that ends it."""
-        choice = self._choices[emission.sequence]
+        choice = self._choices.get(emission.sequence)
+        if choice is None:  # another choice of its request has failed in this step
+            return []
         sequence, now = emission.sequence, time.perf_counter()
         is_first = choice.first_token is None
         delta = choice.output.push(emission.tokens, emission.logprobs)
@@ -151,12 +153,12 @@ class Engine:
         else:
             choice.stats.record(emission.drafted, len(emission.tokens) - 1, len(delta.token_ids))
             sequence.commit(delta.token_ids)
-        if sequence.grammar:
-            sequence.grammar.advance(delta.token_ids)
+        if sequence.grammar and not sequence.grammar.advance(delta.token_ids):
+            return self._fail(sequence, RequestError("no token of this model can go on with the wanted form"))
         choice.last_token = now
         if delta.finish_reason:
-            return self._finish(choice, delta, emission)
-        return self._event(choice, delta, emission)
+            return [self._finish(choice, delta, emission)]
+        return [self._event(choice, delta, emission)]
 
     def _finish(self, choice: _Choice, delta: Delta, emission: Emission | None = None) -> StreamEvent:
         """Free what the sequence holds, and close the request with its last choice."""

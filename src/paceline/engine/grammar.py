@@ -114,14 +114,17 @@ class GrammarState:
         if taken:
             matcher.rollback(taken)
 
-    def advance(self, tokens: Iterable[int]) -> None:
-        """Take in tokens that were kept."""
+    def advance(self, tokens: Iterable[int]) -> bool:
+        """Take in tokens that were kept; False where the form has come to a dead end.
+
+        A row that allows nothing gives some token nevertheless: a small vocabulary may lack a letter.
+        """
         for token in tokens:
             if self._waiting:
                 self._waiting = token != self._after
-            elif not self._matcher.is_terminated():
-                accepted = self._matcher.accept_token(token)
-                assert accepted, f"token {token} was sampled from a row that forbids it"
+            elif not self._matcher.is_terminated() and not self._matcher.accept_token(token):
+                return False
+        return True
 
 
 def _has(mask: torch.Tensor, token: int) -> bool:

@@ -26,7 +26,7 @@ from paceline.engine.messages import (
     Ready,
     Refused,
 )
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, RequestError
 from paceline.serve.errors import ApiError, as_api_error, too_busy
 
 if TYPE_CHECKING:
@@ -57,7 +57,12 @@ class Generation:
                 raise ApiError(str(event), 500, code="engine_failed")
             self.done = event.output is not None or event.error is not None
             if event.error is not None:
-                raise ApiError(str(event.error), 500, code="capacity_exceeded")
+                refused = isinstance(event.error, RequestError)
+                raise (
+                    as_api_error(event.error)
+                    if refused
+                    else ApiError(str(event.error), 500, code="capacity_exceeded")
+                )
             yield event
 
     def close(self) -> None:
