@@ -60,6 +60,14 @@ def test_native_decoding_has_the_reference_s_bits(march, dtype, shape):
     assert torch.equal(bits(cpu.decode(m, library_for("nvfp4", march))), bits(reference.decode(m)))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_decoding_on_a_gpu_has_the_same_bits(dtype):
+    m = matrix(33, 48, dtype)
+    parts = (part.cuda() for part in (m.codes, m.scales, m.global_scale))
+    assert torch.equal(bits(nvfp4.decode(PackedNVFP4(*parts, dtype)).cpu()), bits(reference.decode(m)))
+
+
 def test_decoding_works_in_pieces(monkeypatch):
     m = matrix(9, 64)
     whole = reference.decode(m)

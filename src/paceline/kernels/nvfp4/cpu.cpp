@@ -39,26 +39,26 @@ uint16_t lane_bits(int code, int v) {
 }
 
 struct Tables {
-  float scale[256], magnitude[16];
-  uint16_t lane[4][16];
+  float scale[256], value[16];
+  uint32_t pair[4][256];  // of a byte of codes: what its even and its odd k put into their lanes
   Tables() {
     static constexpr float E2M1[8] = {0.f, .5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f};
     for (int i = 0; i < 256; i++) {
       const int e = i >> 3 & 15, m = i & 7;
       scale[i] = e ? std::ldexp(float(8 + m), e - 10) : std::ldexp(float(m), -9);
     }
-    for (int i = 0; i < 16; i++) magnitude[i] = i < 8 ? E2M1[i] : -E2M1[i - 8];
+    for (int i = 0; i < 16; i++) value[i] = i < 8 ? E2M1[i] : -E2M1[i - 8];
     for (int v = 0; v < 4; v++)
-      for (int i = 0; i < 16; i++) lane[v][i] = lane_bits(i, v);
+      for (int i = 0; i < 256; i++) pair[v][i] = lane_bits(i & 15, v) | uint32_t(lane_bits(i >> 4, v)) << 16;
   }
 };
 const Tables TABLES;
 
 template <typename O> void decode_row(const uint8_t* codes, const uint8_t* scales, float global, int64_t k, O* out) {
+  const F16 values = f16_load(TABLES.value);
   for (int64_t b = 0; b < k / BLOCK; b++, codes += 8, out += 16) {
-    const float s = TABLES.scale[scales[b]] * global;
     O value[16];
-    for (int i = 0; i < 16; i++) from_f32(value[i], TABLES.magnitude[i] * s);
+    f16_store(value, values * f16_set(TABLES.scale[scales[b]] * global));
     for (int i = 0; i < 8; i++) out[2 * i] = value[codes[i] & 15], out[2 * i + 1] = value[codes[i] >> 4];
   }
 }
@@ -79,12 +79,9 @@ void pack_chunk(const Matrix& m, int64_t first, int64_t width, int64_t k0, uint8
       to[(s * width + block) * 16 + lane] = scale;
       if (scale == 0) continue;  // zeros: two bases of 0 would take e for a number
       for (int h = 0; h < 2; h++) {
-        uint16_t pair[2] = {0, 0};
-        for (int v = 0; v < 4; v++) {
-          pair[0] |= TABLES.lane[v][codes[4 * h + v] & 15];
-          pair[1] |= TABLES.lane[v][codes[4 * h + v] >> 4];
-        }
-        std::memcpy(to + 64 * width + ((2 * s + h) * width + block) * 64 + 4 * lane, pair, 4);
+        uint32_t lanes = 0;
+        for (int v = 0; v < 4; v++) lanes |= TABLES.pair[v][codes[4 * h + v]];
+        std::memcpy(to + 64 * width + ((2 * s + h) * width + block) * 64 + 4 * lane, &lanes, 4);
       }
     }
   }
