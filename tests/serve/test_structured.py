@@ -116,3 +116,13 @@ def test_what_cannot_be_forced_is_refused(server):
     bad = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
     error = server.error(chat, {"messages": USER, "response_format": bad})
     assert error["param"] == "response_format.json_schema"
+
+
+def test_schemas_have_bounds(server):
+    deep, wide = {"type": "string"}, {"type": "object", "properties": {f"p{i}": {} for i in range(9000)}}
+    for _ in range(70):
+        deep = {"type": "array", "items": deep}
+    for schema in (deep, wide):
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        error = server.error("/v1/chat/completions", {"messages": USER, "response_format": form})
+        assert error["param"] == "response_format.json_schema" and "levels" in error["message"]
