@@ -86,7 +86,7 @@ class _Run:
         weights = {name: self._read(prefix + name) for name in layer.state_dict()}
         layer.load_state_dict(weights, assign=True)
         rotary = qwen.Qwen3_5TextRotaryEmbedding(self._config).to(self._device)
-        with self._watched(layer, prefix):
+        with self._watched(layer, prefix), _quiet():
             for i, state in enumerate(states):  # in place: one copy of all hidden states, not two
                 states[i] = layer(state, position_embeddings=_rotation(rotary, state))
 
@@ -125,7 +125,7 @@ class _Run:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' advice, once a layer, to install kernels that this pass does not need."""
+    """Without transformers' advice to install kernels that this pass does not need."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
