@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
 from tests.quantize.folders import contents, tensors_of, tiny_model, weights_only
+from tests.quantize.sparse import write_27b
 
 
 @pytest.fixture
@@ -74,12 +76,50 @@ def test_what_is_there_is_kept_without_force(paceline, model, recipe, tmp_path):
     assert paceline(*arguments, "--force").code == 0
 
 
+def test_an_interrupted_run_goes_on_with_resume(paceline, model, recipe, tmp_path, monkeypatch):
+    @contextmanager
+    def impatient():
+        def advance(what, done, total):
+            if done > total / 2:
+                raise KeyboardInterrupt
+
+        yield advance
+
+    arguments = ("quantize", str(model), str(tmp_path / "out"), "--recipe", recipe, "--shard-size", "50kB")
+    with monkeypatch.context() as patch:
+        patch.setattr("paceline.cli.quantize.progress_bar", impatient)
+        assert paceline(*arguments).code == 130
+    assert not (tmp_path / "out").exists() and (tmp_path / "out.unfinished").is_dir()
+    refused = paceline(*arguments)
+    assert refused.code == 2 and "--resume" in refused.err
+    assert paceline(*arguments, "--resume").code == 0
+    assert paceline("quantize", str(model), str(tmp_path / "whole"), *arguments[3:]).code == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_what_has_no_effect_is_said(paceline, model, recipe, tmp_path):
+    samples = tmp_path / "samples.jsonl"
+    samples.write_text('{"text": "a few words"}\n')
+    plan = paceline("quantize", str(model), "--recipe", recipe, "--plan", "--calibration", str(samples))
+    assert plan.code == 0 and "--calibration has no effect" in plan.err and "no calibration" in plan.out
+
+
 def test_a_quantised_model_needs_requantize(paceline, model, recipe, tmp_path):
     first, second = str(tmp_path / "out"), str(tmp_path / "again")
     assert paceline("quantize", str(model), first, "--recipe", recipe).code == 0
     refused = paceline("quantize", first, second, "--recipe", recipe)
     assert refused.code == 2 and "--requantize" in refused.err
     assert paceline("quantize", first, second, "--recipe", recipe, "--requantize").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "gigabytes"),
+    [(("regular",), 1967, 28.55), (("xs",), 2399, 20.59), (("xs", "--legacy-ab"), 2687, 20.59)],
+)
+def test_the_plan_of_a_27b_from_headers(paceline, tmp_path, options, count, gigabytes):
+    plan = one(paceline("quantize", str(write_27b(tmp_path)), "--recipe", *options, "--plan", "--json"))
+    assert plan["count"] == len(plan["tensors"]) == count
+    assert plan["bytes"] / 1e9 == pytest.approx(gigabytes, abs=0.1)
 
 
 def test_the_demo_can_always_be_planned(paceline):

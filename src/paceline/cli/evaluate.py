@@ -60,6 +60,8 @@ def evaluate(
     if plot is not None:
         check_plot_path(Path(plot))
     speculative = None if speculative_config is None else parse_speculative(speculative_config)
+    if prompts is not None and text is not None and speculative is None:
+        notice("--prompts has no effect: --text is compared, and no --speculative-config asks for drafts")
     chosen = EvaluateOptions(
         text=None if text is None else Path(text),
         questions=_questions(prompts),

@@ -17,7 +17,7 @@ from paceline.errors import ConfigError
 from paceline.models.hub import DEMO, resolve_model
 
 if TYPE_CHECKING:
-    from paceline.quantize.plan import QuantizeOptions
+    from paceline.quantize.plan import QuantizeOptions, QuantizePlan
     from paceline.quantize.samples import Calibration
 
 SCALES = ("max", "four-over-six", "mse")
@@ -113,10 +113,15 @@ def quantize(model: str, out: str | None, plan: bool, as_json: bool, **given: An
     if out is None and not plan:
         raise ConfigError("name the folder OUT that is to be written (--plan alone does without)", key="out")
     folder, chosen, calibration = resolve_model(model), flags.options(model), flags.samples_to_run()
-    if plan:
-        return _plan(folder, chosen, calibration, as_json)
     from paceline.quantize.export import quantize as run
+    from paceline.quantize.plan import plan_quantization
 
+    planned = plan_quantization(folder, chosen)
+    if flags.calibration is not None and not planned.calibrated:
+        notice("--calibration has no effect: no format of this recipe quantises activations")
+    if plan:
+        emit(planned.to_json()) if as_json else _show_plan(planned, calibration)
+        return 0
     with progress_bar() as advance:
         report = run(folder, Path(str(out)), chosen, calibration, advance)
     result = {
@@ -137,20 +142,16 @@ def quantize(model: str, out: str | None, plan: bool, as_json: bool, **given: An
     return 0
 
 
-def _plan(folder: Path, chosen: QuantizeOptions, calibration: Calibration, as_json: bool) -> int:
-    from paceline.quantize.plan import plan_quantization
-
-    plan = plan_quantization(folder, chosen)
-    if as_json:
-        emit(plan.to_json())
-        return 0
+def _show_plan(plan: QuantizePlan, calibration: Calibration) -> None:
     formats = list(plan.formats.values())
     for fmt in sorted(set(formats)):
         print(f"{fmt:14} {formats.count(fmt):6} linear modules")
     print(
         f"{'written':14} {len(plan.tensors):6} tensors, {plan.nbytes / 1e9:.3f} GB, {len(plan.files)} file(s)"
     )
-    if plan.calibrated:
+    if not plan.calibrated:
+        print("no calibration: no format of this recipe quantises activations")
+    else:
         config = plan.view.checkpoint.config
         hidden = config.get("text_config", config)["hidden_size"]
         states = calibration.samples * calibration.seq_len * hidden * 2 / 1e9
@@ -159,6 +160,3 @@ def _plan(folder: Path, chosen: QuantizeOptions, calibration: Calibration, as_js
             f"{calibration.seq_len} tokens, one layer's weights at a time; hidden states in RAM, at most "
             f"{states:.2f} GB"
         )
-    else:
-        notice("no calibration: no format of this recipe quantises activations")
-    return 0
