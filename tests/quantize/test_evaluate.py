@@ -159,6 +159,13 @@ def test_bad_input(base, quantised, tmp_path, text):
         run(broken, base, text=text)
 
 
+def test_a_lost_head_is_found_before_anything_runs(base, tmp_path, monkeypatch):
+    quantize_tiny(base, tmp_path / "headless", mtp="drop")
+    monkeypatch.setattr(module, "answer", None)
+    with pytest.raises(PairingError, match="headless"):
+        run(tmp_path / "headless", base, questions=QUESTIONS, speculative={"method": "mtp"})
+
+
 @pytest.mark.parametrize(("name", "part"), [("kl.png", "SVG"), ("kl", "SVG"), ("nowhere/kl.svg", "nowhere")])
 def test_where_a_plot_can_go(tmp_path, name, part):
     with pytest.raises(ConfigError, match=part):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from paceline.config import EngineConfig, ModelConfig, SpeculativeConfig
+from paceline.config.model import Device
+from paceline.engine.resolve import resolve
 from paceline.engine.results import SpeculationStats
 
 if TYPE_CHECKING:
@@ -39,12 +42,18 @@ class Answers:
         return {name: {key: row[key] for key in keys} for name, row in rows.items()}
 
 
+def check_drafts(model: str, speculative: Mapping[str, Any], device: Device) -> None:
+    """Raises: what `LLM` would raise for this model and proposer; headers only, so before any long run."""
+    speculative_config = SpeculativeConfig.parse(speculative)
+    resolve(EngineConfig(model=ModelConfig(model=model, device=device), speculative=speculative_config))
+
+
 def answer(
     model: str,
     questions: Sequence[Question],
     speculative: Mapping[str, Any] | None,
     max_tokens: int,
-    device: Literal["auto", "cpu", "cuda"],
+    device: Device,
 ) -> Answers:
     """Let `model` answer all questions greedily, as one batch, and count what became of its drafts.
 

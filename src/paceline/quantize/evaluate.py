@@ -10,18 +10,19 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 
 from paceline.cache.tensors import CacheShape
+from paceline.config.model import Device
 from paceline.engine.resolve import pick_device
 from paceline.engine.teacher import teacher_forced_hidden
 from paceline.engine.tokenizer import load_tokenizer
 from paceline.errors import CheckpointError, ConfigError
 from paceline.models.hub import resolve_model
 from paceline.models.qwen3_5 import Qwen35Model
-from paceline.quantize.acceptance import Answers, Question, answer
+from paceline.quantize.acceptance import Answers, Question, answer, check_drafts
 from paceline.quantize.divergence import Compared, Head, HiddenStore, compare, joined
 from paceline.quantize.evaluation import Evaluation, GroupKL
 from paceline.quantize.stream import Progress
@@ -44,7 +45,7 @@ class EvaluateOptions:
     """As in `--speculative-config`; None: acceptance is not measured."""
     max_tokens: int = 64
     """Longest answer."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     by_layers: bool = True
     """Also find out what each group of layers costs; loads the model once a group."""
 
@@ -57,6 +58,9 @@ def evaluate(model: str, base: str, options: EvaluateOptions, progress: Progress
     """
     folder, base_folder = resolve_model(model), resolve_model(base)
     pair = Pair(base_folder, folder, pick_device(options.device))
+    if options.speculative is not None:
+        for name in (base, model):
+            check_drafts(name, options.speculative, options.device)
     written = None if options.text is None else _tokens_of(options.text, base_folder)
     before, after = _answers(model, base, options)
     windows = _windows([written] if written else before.sequences, pair)
