@@ -240,7 +240,7 @@ class Sampler:
         its noise.
         """
         sequences, count = logits.shape[:2]
-        if method == "greedy":
+        if method == "greedy" or self.plan.bare:
             return kernel.greedy(logits.flatten(0, 1)[:, : self.vocab]).view(sequences, count)
         if self.plan.history and count > 1:
             return self._draft_in_order(logits, slots, starts, first, drafted)
