@@ -32,11 +32,11 @@ def structure_of(
     if asked is None:
         return None
     kind, text, param = asked
-    if find_spec("xgrammar") is None:
-        raise ApiError(NEEDS_XGRAMMAR, param=param)
     for name in CLASHING:
         if getattr(params, name):
             raise ApiError(f"{name} cannot be combined with {param}", param=name)
+    if find_spec("xgrammar") is None:
+        raise ApiError(NEEDS_XGRAMMAR, param=param)
     if kind == "structural_tag":
         text = _calls_tag(body, readers)
     return Structure(kind, text, param, readers.end_of_reasoning(prompt, param))
