@@ -109,7 +109,8 @@ def _report(entries: list[Prompt | BadLine], results: Results, as_json: bool) ->
         result = entry.error if isinstance(entry, BadLine) else results[str(entry.id)]
         if isinstance(result, str | PacelineError):
             failed = True
-            emit({"id": entry.id, "error": str(result)}) if as_json else notice(f"{entry.id}: {result}")
+            named = str(result) if entry.id is None else f"{entry.id}: {result}"
+            emit({"id": entry.id, "error": str(result)}) if as_json else notice(named)
         elif as_json:
             emit({**result.to_json(), "id": entry.id})
         else:

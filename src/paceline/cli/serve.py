@@ -86,7 +86,8 @@ def serve(model: str, config: str | None, plan: bool, as_json: bool, **given: An
 
     from paceline.serve.server import serve as run
 
-    return run(serving, lambda url: notice(f"listening on {url}, model {resolved.folder.name}"))
+    names = ", ".join(serving.server.served_model_name or (model,))
+    return run(serving, lambda url: notice(f"listening on {url}, model {names}"))
 
 
 def _values(given: Mapping[str, Any]) -> dict[str, Any]:
