@@ -68,7 +68,8 @@ def demo(prompt: str | None, max_tokens: int, temperature: float, as_json: bool)
     if as_json:
         emit(_as_json(run, {"determinism": determinism, **_shown(params)}))
     else:
-        view.finish(rows, f"{len(prompts)} prompt(s), batch 1, {_shown(params)}; {cost_line(determinism)}")
+        what = f"{len(prompts)} prompt{'s' * (len(prompts) > 1)}, one at a time, {max_tokens} tokens at most"
+        view.finish(rows, f"{what}, temperature {temperature:g}, seed {SEED}; {cost_line(determinism)}")
     return 0 if all(row.text_identical for row in rows) else 1
 
 
