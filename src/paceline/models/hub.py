@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import shorten
 from typing import Literal
 
 from paceline.errors import ModelError
@@ -54,8 +55,8 @@ def _download(hub_id: str) -> Path:
     try:
         return Path(snapshot_download(hub_id, allow_patterns=list(_HUB_FILES)))
     except Exception as error:  # its own, httpx's and the system's errors have no common base
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = shorten(str(error), 120, placeholder=" ...") or "no reason given"
         raise ModelError(
-            f"model {hub_id}: no such folder, and it could not be downloaded from the hub "
-            f"({type(error).__name__}: {reason[:200]})"
+            f"model {hub_id}: no such folder, and it could not be downloaded from the hub: check the id and "
+            f"the network, or name a local folder ({type(error).__name__}: {reason})"
         ) from None
