@@ -33,7 +33,7 @@ DONE, FAILED, BAD_INPUT, UNPROVEN, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="paceline", message="%(prog)s %(version)s")
 def app() -> None:
-    """Speculative decoding for hybrid language models: several times faster, the same text."""
+    """Speculative decoding for hybrid language models: faster, and the same text."""
 
 
 for command in (demo, dequantize, evaluate, generate, graft_mtp, inspect, quantize, serve, verify):
