@@ -3,9 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-
 # Idle OpenMP threads sleep instead of spinning: test workers and kernels share the cores.
-export OMP_WAIT_POLICY ?= passive
+SLEEP := OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-gpu lint types format docs bench-cpu clean
@@ -17,10 +16,10 @@ demo: $(VENV)/.installed ## install, then answer six prompts plain and with each
 	@$(BIN)/paceline demo
 
 test: $(VENV)/.installed-dev ## the whole suite: no network, no GPU
-	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	@$(SLEEP) $(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 test-gpu: $(VENV)/.installed-dev ## what needs a CUDA device
-	@$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+	@$(SLEEP) $(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff: rules and format
 	@$(BIN)/ruff check .

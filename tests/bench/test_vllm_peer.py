@@ -110,7 +110,7 @@ def test_a_peer_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_wrong_number_of_tokens_is_refused(tmp_path: Path) -> None:
-    started = VllmPeer.start(interpreter(tmp_path, surplus=" - 1"), tmp_path)
+    started = VllmPeer.start(interpreter(tmp_path, surplus=" - (params.values['max_tokens'] > 1)"), tmp_path)
     started.wait_ready()
     with pytest.raises(PeerUnavailable, match="4 tokens instead of 5"):
         started.seconds([[1]], 5)

@@ -24,6 +24,7 @@ from paceline.cli.graft_mtp import graft_mtp
 from paceline.cli.inspect import inspect
 from paceline.cli.quantize import quantize
 from paceline.cli.serve import serve
+from paceline.cli.threads import settle_threads
 from paceline.cli.verify import verify
 from paceline.errors import PacelineError
 
@@ -34,6 +35,7 @@ DONE, FAILED, BAD_INPUT, UNPROVEN, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
 @click.version_option(__version__, prog_name="paceline", message="%(prog)s %(version)s")
 def app() -> None:
     """Speculative decoding for hybrid language models: faster, and the same text."""
+    settle_threads()
 
 
 for command in (demo, dequantize, evaluate, generate, graft_mtp, inspect, quantize, serve, verify):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.inputs import parse_json_option
 from paceline.cli.options import DEFAULT_MAX_TOKENS
+from paceline.cli.threads import threads_line
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def wants_chat(llm: LLM, chat: bool | None) -> bool:
 def cost_line(determinism: dict[str, Any]) -> str:
     """What deterministic mode costs here, in words; `determinism` is `LLM.determinism()`."""
     if not determinism["on"]:
-        return "deterministic mode: off"
+        return f"deterministic mode: off{threads_line()}"
     products, cost = determinism["products"], determinism["cost"]
-    return f"deterministic mode: on ({products}; a product takes {cost:.2f}× the time of torch's own)"
+    own = f"a product takes {cost:.2f}× the time of torch's own"
+    return f"deterministic mode: on ({products}; {own}){threads_line()}"
