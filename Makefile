@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+ORACLE ?= .venv-modelopt
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Idle OpenMP threads sleep instead of spinning: test workers and kernels share the cores.
 SLEEP := OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types format docs bench-cpu clean
+.PHONY: help demo test test-gpu test-modelopt lint types format docs bench-cpu clean
 
 help: ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -20,6 +21,9 @@ test: $(VENV)/.installed-dev ## the whole suite: no network, no GPU
 
 test-gpu: $(VENV)/.installed-dev ## what needs a CUDA device
 	@$(SLEEP) $(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+
+test-modelopt: $(ORACLE)/.installed ## quantised bytes against nvidia-modelopt, in an environment of its own beside ours
+	@PACELINE_MODELOPT_PYTHON=$(abspath $(ORACLE))/bin/python $(SLEEP) $(BIN)/python -m pytest -q tests/quantize/test_modelopt.py
 
 lint: $(VENV)/.installed-dev ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -39,8 +43,8 @@ bench-cpu: $(VENV)/.installed-dev ## the CPU figures; OUT=FILE.json, PROMPTS=FIL
 	@test -n "$(OUT)" || { echo "make bench-cpu needs OUT=FILE.json" >&2; exit 2; }
 	@$(BIN)/python -m paceline.bench.cpu --out "$(OUT)" $(if $(PROMPTS),--prompts "$(PROMPTS)")
 
-clean: ## remove the environment and every cache
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+clean: ## remove the environments and every cache
+	rm -rf $(VENV) $(ORACLE) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -54,3 +58,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@ $(VENV)/.installed
+
+# modelopt's own requirements would bring torchvision and more; these are what its quantiser imports. Everything else
+# comes from our environment, so that both quantise with the same torch and transformers.
+MODELOPT := "nvidia-modelopt>=0.45" nvidia-ml-py omegaconf "antlr4-python3-runtime==4.9.*" pulp scipy requests certifi \
+  charset-normalizer urllib3
+
+$(ORACLE)/.installed: $(VENV)/.installed-dev
+	$(BIN)/python -m venv $(ORACLE)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(ORACLE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/paceline-venv.pth"
+	$(ORACLE)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(MODELOPT)
+	@touch $@
