@@ -42,6 +42,7 @@ def one_line(result, code: int, *parts: str) -> None:
         ((*GENERATE, "--sampling", "[" * 100_000), "--sampling"),
         ((*GENERATE, "--sampling", '{"seed": ' + "9" * 5000 + "}"), "--sampling"),
         ((*GENERATE, "--sampling", '{"temprature": 1}'), "temperature"),
+        ((*GENERATE, "--sampling", '{"n": 2, "n": 3}'), "'n' stands twice"),
         ((*GENERATE, "--speculative-config", "nope"), "--speculative-config"),
         ((*GENERATE, "--speculative-config", '{"method": "eagle"}'), "dflash"),
         ((*GENERATE, "--speculative-config", '{"method": "mtp", "numspec": 1}'), "numspec"),

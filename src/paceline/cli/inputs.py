@@ -36,12 +36,21 @@ class BadLine:
 def parse_json_option(text: str, option: str) -> dict[str, Any]:
     """The JSON object given to `option`; raises `ConfigError` where it is anything else."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_once_each)
     except _UNREADABLE as error:
         raise ConfigError(f"{option} is not readable JSON: {error}", key=option) from None
     if not isinstance(value, dict):
         raise ConfigError(f"{option} must be a JSON object, such as {{}}, not {text.strip()}", key=option)
     return value
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ: of two values for one key, Python would drop the first in silence."""
+    names = [name for name, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"the key {twice!r} stands twice")
+    return dict(pairs)
 
 
 def parse_speculative(text: str) -> dict[str, Any]:
