@@ -162,13 +162,16 @@ def test_progress_counts_bytes(model, tmp_path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_broken_weights_leave_nothing_behind(model, tmp_path, value):
+@pytest.mark.parametrize("name", ["model.language_model.layers.1.mlp.up_proj.weight", "lm_head.weight"])
+def test_broken_weights_leave_nothing_behind(model, tmp_path, name, value):
+    """Whether they are quantised or kept."""
+
     def spoil(tensors):
-        tensors["model.language_model.layers.1.mlp.up_proj.weight"][3, 5] = value
+        tensors[name][3, 5] = value
         return tensors
 
     edit_tensors(model, spoil)
-    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up_proj\.weight holds NaN or infinite"):
+    with pytest.raises(CheckpointError, match=f"{name} holds NaN or infinite"):
         quantize_tiny(model, tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"model", "weights-only.yaml"}
 

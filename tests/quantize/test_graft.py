@@ -156,3 +156,12 @@ def test_a_compressed_tensors_checkpoint_gets_its_own_pattern(base, tmp_path):
     write_json(plain / "config.json", config)
     graft_mtp(base, plain)
     assert read_json(plain / "config.json")["quantization_config"]["ignore"] == ["lm_head", "re:.*mtp.*"]
+
+
+@pytest.mark.parametrize("value", ["abc", {"exclude_modules": 5}])
+def test_a_malformed_description_is_refused_before_anything_is_written(base, headless, value):
+    write_json(headless / "hf_quant_config.json", {"quantization": value})
+    before = contents(headless)
+    with pytest.raises(CheckpointError, match=r"hf_quant_config\.json"):
+        graft_mtp(base, headless)
+    assert contents(headless) == before

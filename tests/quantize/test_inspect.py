@@ -124,6 +124,37 @@ def test_no_quantization_config(quantised):
     assert codes(quantised) == {"no-quantization-config"} and not inspect(quantised).loads
 
 
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("config.json", lambda c: c["quantization_config"].update(ignore=5)),
+        ("config.json", lambda c: c["quantization_config"].update(ignore="lm_head")),
+        ("config.json", lambda c: c.update(quantization_config="NVFP4")),
+        (
+            "config.json",
+            lambda c: c["quantization_config"].update(quant_algo="MIXED_PRECISION", quantized_layers=[1]),
+        ),
+        ("hf_quant_config.json", lambda c: c.update(quantization="NVFP4")),
+    ],
+)
+def test_a_malformed_description_is_a_problem(quantised, file, change):
+    edit_json(quantised, change, file)
+    assert "malformed" in codes(quantised)
+    assert inspect(quantised).loads == (file != "config.json")  # which counts
+
+
+def test_a_description_in_hf_quant_config_alone_is_checked(quantised):
+    edit_json(quantised, lambda c: c.pop("quantization_config"))
+    assert codes(quantised) == set()
+    assert inspect(quantised).quantization["algorithm"] == "W4A16_NVFP4"
+    edit_json(
+        quantised,
+        lambda c: c["quantization"]["exclude_modules"].append("model.language_model.layers.1"),
+        "hf_quant_config.json",
+    )
+    assert "ignore-swallows" in codes(quantised)
+
+
 def test_a_section_without_quantised_weights(model):
     edit_json(
         model, lambda c: c.update(quantization_config={"quant_method": "modelopt", "quant_algo": "NVFP4"})

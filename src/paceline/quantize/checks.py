@@ -11,7 +11,9 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from paceline.errors import CheckpointError, UnsupportedModelError
 from paceline.models.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint, read_json
+from paceline.models.quantization import read_declared
 from paceline.quantize.layout import MTP, VISION, is_tied, linear_modules
 from paceline.quantize.quant_config import HF_QUANT_CONFIG, MIXED, ignored_by, split_groups
 from paceline.quantize.scale_checks import Problem, quantized_modules, scale_tensors, scale_values
@@ -21,10 +23,14 @@ _LOADED = ("FP8", "NVFP4", "W4A16_NVFP4", MIXED)
 
 def check_checkpoint(checkpoint: Checkpoint, *, read_scales: bool = True) -> list[Problem]:
     """All problems of an opened checkpoint, errors first."""
-    section = checkpoint.config.get("quantization_config")
-    section = section if isinstance(section, dict) else None
+    section = declared_section(checkpoint)
     modules = quantized_modules(checkpoint)
-    problems = [*_files(checkpoint), *_vision(checkpoint), *_mtp(checkpoint, section)]
+    problems = [
+        *_malformed(checkpoint),
+        *_files(checkpoint),
+        *_vision(checkpoint),
+        *_mtp(checkpoint, section),
+    ]
     problems += _config(checkpoint, section, modules)
     for module, layout in modules.items():
         problems += scale_tensors(checkpoint, module, layout)
@@ -33,6 +39,47 @@ def check_checkpoint(checkpoint: Checkpoint, *, read_scales: bool = True) -> lis
     if section is not None and section.get("quant_method") == "modelopt" and modules:
         problems += _ignore_list(checkpoint, section, modules)
     return sorted(problems, key=lambda problem: problem.severity != "error")
+
+
+def declared_section(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """`quantization_config` of config.json, else what hf_quant_config.json says, in the same keys; None where
+    neither is there. A list of modules that is no list of names is left out."""
+    section = checkpoint.config.get("quantization_config")
+    if not section:
+        separate = _separate(checkpoint)
+        if not separate or separate.get("quant_algo") is None:
+            return None
+        section = {"quant_method": "modelopt", **separate, "ignore": separate.get("exclude_modules") or []}
+    if not isinstance(section, dict):
+        return None
+    return {**section, "ignore": _entries(section.get("ignore", section.get("exclude_modules")))}
+
+
+def _separate(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """hf_quant_config.json's description; None where there is no readable one."""
+    try:
+        found = read_json(checkpoint.path / HF_QUANT_CONFIG).get("quantization")
+    except CheckpointError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _entries(listed: Any) -> list[str]:
+    return [entry for entry in listed if isinstance(entry, str)] if isinstance(listed, list) else []
+
+
+def _malformed(checkpoint: Checkpoint) -> Iterator[Problem]:
+    fix = "restore the file from where the checkpoint came from"
+    try:
+        read_declared(checkpoint)
+    except CheckpointError as error:
+        yield Problem("error", "malformed", str(error), fix)
+        return
+    except UnsupportedModelError:
+        pass  # the algorithm or the tensors are named elsewhere
+    separate = checkpoint.path / HF_QUANT_CONFIG
+    if separate.is_file() and _separate(checkpoint) is None:
+        yield Problem("warning", "malformed", f"{separate} has no object named quantization", fix)
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -99,7 +146,7 @@ def _mtp(checkpoint: Checkpoint, section: Mapping[str, Any] | None) -> Iterator[
     plain = [name for name in plain if checkpoint.tensors[name].dtype in ("BF16", "F32")]
     if section is None or section.get("quant_algo") == MIXED or not plain:
         return
-    entries = [str(entry) for entry in section.get("ignore") or []]
+    entries = section["ignore"]
     if section.get("quant_method") == "compressed-tensors":
         covered = any(entry.startswith("re:") and "mtp" in entry for entry in entries)
     else:
@@ -141,15 +188,14 @@ def _config(
             f"quant_algo {algorithm} is not loaded by vLLM nor by paceline",
             "quantise with recipe regular or xs (NVFP4)",
         )
-    if separate.is_file():
-        theirs = (read_json(separate).get("quantization") or {}).get("exclude_modules") or []
-        if set(theirs) != set(section.get("ignore") or []):
-            yield Problem(
-                "warning",
-                "lists-differ",
-                f"{HF_QUANT_CONFIG} and config.json list different unquantised modules; config.json counts",
-                f"copy the list of config.json to exclude_modules of {HF_QUANT_CONFIG}",
-            )
+    found = _separate(checkpoint)
+    if found is not None and set(_entries(found.get("exclude_modules"))) != set(section["ignore"]):
+        yield Problem(
+            "warning",
+            "lists-differ",
+            f"{HF_QUANT_CONFIG} and config.json list different unquantised modules; config.json counts",
+            f"copy the list of config.json to exclude_modules of {HF_QUANT_CONFIG}",
+        )
 
 
 def _ignore_list(
@@ -158,7 +204,7 @@ def _ignore_list(
     if section.get("quant_algo") == MIXED:
         yield from _layers_named(section, modules)
         return
-    entries = [str(entry) for entry in section.get("ignore") or []]
+    entries = section["ignore"]
     swallowed: dict[str, list[str]] = {}
     for module in modules:
         if entry := ignored_by(module, entries):
@@ -195,7 +241,8 @@ def _ignore_list(
 
 
 def _layers_named(section: Mapping[str, Any], modules: Iterable[str]) -> Iterator[Problem]:
-    named = section.get("quantized_layers") or {}
+    named = section.get("quantized_layers")
+    named = [str(name) for name in named] if isinstance(named, dict) else []
     for what, names in (
         ("quantised but not in", [name for name in modules if name not in named]),
         ("not quantised but in", [name for name in named if name not in set(modules)]),

@@ -82,6 +82,8 @@ class _Producer:
         module, weight = item.module, item.source.read(item.tensor.name)
         fmt = self._plan.formats.get(module, "bf16")
         if fmt == "bf16":
+            if weight.dtype in (torch.bfloat16, torch.float32) and weight.numel():
+                _largest(weight, item.tensor.name)
             return {item.tensor.name: weight.to(DTYPES[item.outputs[0].dtype])}
         amax = self._group_amax(item, weight)
         tensors: dict[str, torch.Tensor]

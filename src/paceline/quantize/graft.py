@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 
 from paceline.errors import CheckpointError, ConfigError, PairingError, UnsupportedModelError
 from paceline.models.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint, read_json
+from paceline.models.quantization import read_declared
 from paceline.quantize.layout import MTP
 from paceline.quantize.mtp_head import check_head
 from paceline.quantize.output_folder import OutputFolder, OutputOptions
@@ -57,6 +59,7 @@ def graft_mtp(
     for name, info in head.items():
         if info.dtype not in ("BF16", "F32"):
             raise UnsupportedModelError(f"{base}: {name} is stored as {info.dtype}; graft from the original")
+    _check_descriptions(target)
     check_head({name: info.shape for name, info in head.items()}, target, str(base))
     hashes = {name: tensor_hash(donor.weight(name)) for name in sorted(head)}
     if out is None:
@@ -66,6 +69,18 @@ def graft_mtp(
     place = out or quantised
     _verify(place, hashes)
     return GraftReport(place, hashes, sum(_nbytes(donor, name) for name in head), changed)
+
+
+def _check_descriptions(target: Checkpoint) -> None:
+    """Raises: CheckpointError for a description that could not be extended, before anything is written."""
+    with suppress(UnsupportedModelError):  # a head may well be grafted into what others read
+        read_declared(target)
+    separate = target.path / HF_QUANT_CONFIG
+    if separate.is_file():
+        quantization = read_json(separate).get("quantization")
+        listed = quantization.get("exclude_modules") if isinstance(quantization, dict) else 0
+        if listed is not None and not isinstance(listed, list):
+            raise CheckpointError(f"{separate} has no object named quantization with a list exclude_modules")
 
 
 def tensor_hash(tensor: torch.Tensor) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.errors import CheckpointError, UnsupportedModelError
 from paceline.models.checkpoint import Checkpoint, read_config
-from paceline.quantize.checks import check_checkpoint
+from paceline.quantize.checks import check_checkpoint, declared_section
 from paceline.quantize.layout import MTP, VISION
 from paceline.quantize.scale_checks import Problem
 from paceline.quantize.shards import ITEM_SIZES
@@ -63,7 +63,7 @@ class Inspection:
     architecture: str
     model_type: str | None
     quantization: dict[str, Any] | None
-    """method, algorithm and layout, as config.json says."""
+    """method, algorithm and layout, as config.json says, or else hf_quant_config.json."""
     parts: list[Part]
     mtp: str
     """`present`, `declared` (config.json says so, there are no tensors) or `absent`."""
@@ -92,7 +92,7 @@ def inspect(model: Path, *, read_scales: bool = True) -> Inspection:
         checkpoint = Checkpoint.open(model)
     except CheckpointError as error:
         problem = Problem("error", "unreadable", str(error), "fetch the named files again")
-        return _result(model, config, [], "unknown", [problem])
+        return _result(model, config, config.get("quantization_config"), [], "unknown", [problem])
     problems = check_checkpoint(checkpoint, read_scales=read_scales)
     try:
         view: PlainView | None = PlainView(checkpoint)
@@ -100,7 +100,8 @@ def inspect(model: Path, *, read_scales: bool = True) -> Inspection:
         view = None
         if not any(problem.severity == "error" for problem in problems):
             problems.append(Problem("error", "undecodable", str(error), "quantise the original again"))
-    return _result(model, config, _parts(checkpoint, view), _mtp(checkpoint), problems)
+    section = declared_section(checkpoint)
+    return _result(model, config, section, _parts(checkpoint, view), _mtp(checkpoint), problems)
 
 
 def part_of(name: str) -> str:
@@ -123,7 +124,12 @@ def part_of(name: str) -> str:
 
 
 def _result(
-    model: Path, config: Mapping[str, Any], parts: list[Part], mtp: str, problems: list[Problem]
+    model: Path,
+    config: Mapping[str, Any],
+    section: object,
+    parts: list[Part],
+    mtp: str,
+    problems: list[Problem],
 ) -> Inspection:
     named = config.get("architectures")
     architecture = ", ".join(map(str, named)) if isinstance(named, list) and named else "unnamed"
@@ -131,7 +137,7 @@ def _result(
         path=model,
         architecture=architecture,
         model_type=config.get("model_type"),
-        quantization=_quantization(config),
+        quantization=_quantization(section),
         parts=parts,
         mtp=mtp,
         drafter=_drafter(config, architecture),
@@ -139,8 +145,7 @@ def _result(
     )
 
 
-def _quantization(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    section = config.get("quantization_config")
+def _quantization(section: object) -> dict[str, Any] | None:
     if not isinstance(section, dict):
         return None
     return {
