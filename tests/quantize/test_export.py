@@ -234,3 +234,14 @@ def test_fp8_and_mixed_recipes(model, tmp_path):
     assert scale == after[f"{name.replace('q_proj', 'k_proj')}.weight_scale"]
     section = read_json(tmp_path / "out" / "config.json")["quantization_config"]
     assert section["quant_algo"] == "MIXED_PRECISION" and len(section["config_groups"]) == 2
+
+
+def test_force_never_replaces_what_is_no_model(model, tmp_path):
+    """A config.json alone does not make a folder a model."""
+    other = tmp_path / "project"
+    other.mkdir()
+    for name in ("config.json", "thesis.txt"):
+        (other / name).write_text("{}")
+    with pytest.raises(ConfigError, match="not a model folder"):
+        quantize_tiny(model, other, output=OutputOptions(force=True))
+    assert len(list(other.iterdir())) == 2

@@ -112,8 +112,12 @@ def _check_place(out: Path, sources: Sequence[Path], options: OutputOptions) -> 
     if not options.force:
         raise ConfigError(f"{out} exists; give --force to replace it", key="force")
     # --force replaces a model, never somebody's other folder.
-    if not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file()):
+    if not out.is_dir() or (any(out.iterdir()) and not _is_model(out)):
         raise ConfigError(f"{out} is not a model folder, so --force does not replace it", key="force")
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
 def _check_space(out: Path, size: int) -> None:
