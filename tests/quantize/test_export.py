@@ -245,3 +245,11 @@ def test_force_never_replaces_what_is_no_model(model, tmp_path):
     with pytest.raises(ConfigError, match="not a model folder"):
         quantize_tiny(model, other, output=OutputOptions(force=True))
     assert len(list(other.iterdir())) == 2
+
+
+def test_a_spoilt_state_of_a_stopped_run(model, tmp_path):
+    work = tmp_path / "out.unfinished"
+    work.mkdir()
+    (work / ".paceline-export.json").write_text('{"fing')
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        quantize_tiny(model, tmp_path / "out", output=OutputOptions(resume=True))

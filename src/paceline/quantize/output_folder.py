@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import CapacityError, ConfigError
-from paceline.models.checkpoint import INDEX_FILE
+from paceline.models.checkpoint import INDEX_FILE, read_json
 from paceline.quantize.shards import write_json
 
 _STATE = ".paceline-export.json"
@@ -96,7 +96,7 @@ class OutputFolder:
                 f"{self.work} was left by a stopped run; give --resume to go on or --force to begin anew",
                 key="resume",
             )
-        elif not state.is_file() or json.loads(state.read_text())["fingerprint"] != digest:
+        elif not state.is_file() or read_json(state).get("fingerprint") != digest:
             raise ConfigError(
                 f"{self.work} was left by a run with another model or other options; "
                 "repeat those, or give --force to begin anew",
