@@ -69,6 +69,8 @@ class CheckpointStore:
         self._kept.clear()
 
     def _copy(self, source: int, target: int) -> None:
+        if not self._delta:
+            return
+        index = torch.tensor([source, target, 0], dtype=torch.int64).to(self._delta[0].state.device)
         for state in self._delta:
-            index = torch.tensor([source, target, 0], dtype=torch.int64).to(state.state.device)
             gated_delta.commit(state, index[:1], index[1:2], index[2:])

@@ -13,7 +13,7 @@ from paceline.cache.memory import derive_num_blocks, memory_budget, utilization_
 from paceline.cache.slots import SlotPool
 from paceline.cache.swap import HostSwap
 from paceline.cache.tensors import CacheTensors
-from paceline.config.engine import PREFILL_CHUNK, EngineConfig
+from paceline.config.engine import EngineConfig
 from paceline.engine.batch import BatchBuilder
 from paceline.engine.buckets import BucketCache
 from paceline.engine.core import Engine
@@ -107,14 +107,15 @@ def build(
     speculative = resolved.config.speculative
     blocks = BlockPool(num_blocks, resolved.config.cache.block_size)
     prefix = _prefix(resolved, parts, tensors, blocks)
+    table = TokenBytes(tokenizer.backend) if tokenizer else None
     engine = Engine(
         _scheduler(resolved, parts, swapper, blocks, prefix),
         _runner(resolved, parts, prefix),
-        _outputs(resolved, tokenizer),
+        _outputs(resolved, table),
         rows,
         speculative.method if speculative else None,
         resolved.num_drafts,
-        _grammars(resolved, tokenizer),
+        Grammars(table, parts.sampler.vocab, resolved.spec.eos_ids) if table else None,
     )
     return Assembled(resolved, engine, target, tensors, num_blocks, tokenizer, generation_config)
 
@@ -126,13 +127,6 @@ def _prefix(
         return None
     store = CheckpointStore(tensors.target.delta, _num_slots(resolved), resolved.num_checkpoints)
     return PrefixReuse(blocks, store, parts.proposer)
-
-
-def _grammars(resolved: Resolved, tokenizer: TextTokenizer | None) -> Grammars | None:
-    if tokenizer is None:
-        return None
-    table = TokenBytes(tokenizer.backend)
-    return Grammars(table, _known_ids(resolved, tokenizer), resolved.spec.eos_ids)
 
 
 def _num_slots(resolved: Resolved) -> int:
@@ -171,9 +165,8 @@ def _sampling(resolved: Resolved, tokenizer: TextTokenizer | None) -> Any:
     return describe
 
 
-def _outputs(resolved: Resolved, tokenizer: TextTokenizer | None) -> Any:
+def _outputs(resolved: Resolved, table: TokenBytes | None) -> Any:
     """Makes the output processor of each choice."""
-    table = TokenBytes(tokenizer.backend) if tokenizer else None
 
     def make(request: Request) -> OutputProcessor:
         room = resolved.max_model_len - len(request.prompt_ids)
@@ -217,7 +210,7 @@ def _scheduler(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=resolved.max_model_len,
-        prefill_cell=PREFILL_CHUNK if resolved.deterministic else None,
+        prefill_cell=resolved.prefill_cell,
         num_drafts=resolved.num_drafts,
         lookahead=proposer.lookahead if proposer else 0,
         draft_span=proposer.draft_span if proposer else 0,
@@ -245,8 +238,7 @@ def _runner(resolved: Resolved, parts: StepParts, prefix: PrefixReuse | None) ->
         max_blocks=blocks_for(resolved.positions, config.cache.block_size),
         device=device,
     )
-    cell = PREFILL_CHUNK if resolved.deterministic else None
-    return Runner(parts, batches, cell, draft_method, buckets, prefix)
+    return Runner(parts, batches, resolved.prefill_cell, draft_method, buckets, prefix)
 
 
 def _proposer(resolved: Resolved, target: TargetModel, tensors: CacheTensors) -> Proposer | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from paceline.engine.layout import WindowLayout
-from paceline.engine.step import StepParts, Verified, verify_windows
+from paceline.engine.step import StepParts, Verified, chooser, verify_windows
 from paceline.speculate.base import DraftRequest
 
 if TYPE_CHECKING:
@@ -99,11 +99,6 @@ class DecodeBucket:
 
     def _request(self) -> DraftRequest:
         layout, n = self.layout, self.size.max_rows - 1
-        method, sampler = self.draft_method, self.parts.sampler
-
-        def choose(logits: torch.Tensor, first: int, drafted: torch.Tensor) -> torch.Tensor:
-            return sampler.draft(logits, layout.slots, layout.lengths, first, drafted, method)
-
         return DraftRequest(
             anchors=self.anchors,
             lengths=layout.lengths,
@@ -112,6 +107,6 @@ class DecodeBucket:
             limits=[n] * self.size.num_seqs,
             rows=layout.rows,
             histories=None,
-            choose=choose,
+            choose=chooser(self.parts.sampler, layout.slots, layout.lengths, self.draft_method),
             max_context=self.size.max_context,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import torch
 
 from paceline.cache.tensors import CacheShape
-from paceline.config.engine import EngineConfig
-from paceline.errors import CheckpointError, ConfigError
+from paceline.config.engine import PREFILL_CHUNK, EngineConfig
+from paceline.errors import ConfigError
+from paceline.models.checkpoint import read_json
 from paceline.models.hub import resolve_model
 from paceline.models.registry import read_drafter_spec, read_mtp_spec, read_target_spec
 from paceline.models.spec import DrafterSpec, MTPSpec, TargetSpec
@@ -32,6 +32,11 @@ class Resolved:
     num_drafts: int
     max_model_len: int
     shape: CacheShape
+
+    @property
+    def prefill_cell(self) -> int | None:
+        """Deterministic mode reads prompts in cells of this many tokens; None: cut anywhere."""
+        return PREFILL_CHUNK if self.deterministic else None
 
     @property
     def num_checkpoints(self) -> int:
@@ -100,12 +105,4 @@ def pick_device(wanted: str) -> torch.device:
 def read_generation_config(folder: Path) -> dict[str, Any]:
     """The folder's generation_config.json; empty where there is none."""
     path = folder / "generation_config.json"
-    if not path.is_file():
-        return {}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} must hold a JSON object")
-    return values
+    return read_json(path) if path.is_file() else {}

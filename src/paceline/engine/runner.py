@@ -18,8 +18,8 @@ from paceline.engine.grammar import allowed_ids
 from paceline.engine.logprobs import token_logprobs
 from paceline.engine.plan import PrefillChunk, Window
 from paceline.engine.results import TokenLogprobs
-from paceline.engine.step import StepParts, Verified, fetch_accepted, marked_wait, verify_windows
-from paceline.speculate.base import ChooseTokens, DraftRequest, Drafts, ObservedRows
+from paceline.engine.step import StepParts, Verified, chooser, fetch_accepted, marked_wait, verify_windows
+from paceline.speculate.base import DraftRequest, Drafts, ObservedRows
 from paceline.speculate.sampler import SampleRows
 
 if TYPE_CHECKING:
@@ -180,21 +180,13 @@ class Runner:
             limits=limits,
             rows=self._upload([limit + 1 for limit in limits]) if uneven else None,
             histories=[[*s.prompt_ids, *s.output_ids] for s in chosen] if proposer.needs_history else None,
-            choose=self._chooser(layout.slots, layout.lengths),
+            choose=chooser(self.parts.sampler, layout.slots, layout.lengths, self.draft_method),
             max_context=layout.max_context,
         )
         drafts = proposer.propose(request)
         return (
             drafts if len(able) == len(windows) else _spread(drafts, self._upload(able), able, len(windows))
         )
-
-    def _chooser(self, slots: torch.Tensor, lengths: torch.Tensor) -> ChooseTokens:
-        """How drafter logits become drafts for these sequences."""
-
-        def choose(logits: torch.Tensor, first: int, drafted: torch.Tensor) -> torch.Tensor:
-            return self.parts.sampler.draft(logits, slots, lengths, first, drafted, self.draft_method)
-
-        return choose
 
     def _logprobs(
         self, sequence: Sequence, logits: torch.Tensor, tokens: list[int]

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 
-from paceline.speculate.base import ObservedRows, Proposer
+from paceline.speculate.base import ChooseTokens, ObservedRows, Proposer
 from paceline.speculate.sampler import SampleRows
 from paceline.speculate.verify import Accepted, accept
 
@@ -46,6 +46,17 @@ class Verified:
     accepted: Accepted
     logits: torch.Tensor
     """[R, V] float32 raw logits of every row."""
+
+
+def chooser(
+    sampler: Sampler, slots: torch.Tensor, lengths: torch.Tensor, method: Literal["greedy", "coupled"]
+) -> ChooseTokens:
+    """How drafter logits become drafts for the sequences in `slots` [S] with anchors at `lengths` [S]."""
+
+    def choose(logits: torch.Tensor, first: int, drafted: torch.Tensor) -> torch.Tensor:
+        return sampler.draft(logits, slots, lengths, first, drafted, method)
+
+    return choose
 
 
 def window_ids(anchors: torch.Tensor, drafts: torch.Tensor, batch: FlatBatch) -> torch.Tensor:
