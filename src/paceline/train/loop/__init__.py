@@ -1,0 +1,1 @@
+"""The training loop: optimisers, schedule, exact resume, metrics, several processes, plans."""

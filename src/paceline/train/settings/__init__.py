@@ -1,0 +1,1 @@
+"""Strict YAML sections: what a training command may be told, one file a command."""

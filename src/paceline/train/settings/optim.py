@@ -1,0 +1,62 @@
+"""How a module is trained: the optimiser, the schedule, when to log, to evaluate and to save."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from paceline.train.settings.base import Section
+
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
+Count = Annotated[int, Field(ge=0)]
+NonNegative = Annotated[float, Field(ge=0.0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Momentum = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class OptimSettings(Section):
+    """The section ``optim`` of every training command.
+
+    The run ends at the first of ``epochs``, ``max_steps`` and ``seconds`` that are given; one must be.
+    ``seconds`` counts optimiser steps only: not the first one (which may compile), no evaluation, no saving.
+    Up to 20 steps with a learning rate of zero measure the pace, then the number of steps is fixed, so that
+    the schedule is a function of the step alone.
+    """
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """``muon``: Muon for the matrices, AdamW for embeddings, norms and everything that is not a matrix."""
+    learning_rate: PositiveFloat = 6e-4
+    weight_decay: NonNegative = 0.01
+    betas: tuple[Momentum, Momentum] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    muon_momentum: Momentum = 0.95
+    schedule: Literal["cosine", "linear"] = "cosine"
+    warmup_ratio: Fraction = 0.04
+    min_lr_ratio: Fraction = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    epochs: PositiveFloat | None = None
+    max_steps: PositiveInt | None = None
+    seconds: PositiveFloat | None = None
+    gradient_accumulation: PositiveInt = 1
+    """Batches of one optimiser step in each process."""
+    log_every: PositiveInt = 10
+    eval_every: Count = 0
+    """Steps between evaluations of the exported module; 0: only at the end."""
+    save_every: Count = 500
+    """Steps between resumable checkpoints; 0: only at the end or when interrupted."""
+    keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    seed: int = 0
+    compute_dtype: Literal["auto", "bf16", "fp32"] = "auto"
+    """What matrices are multiplied in; ``auto``: bf16 on a GPU, fp32 on a CPU. Masters are always fp32."""
+    compile: bool = False
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """How several processes share the work. ``fsdp`` also divides gradients and optimiser state."""
+    tensorboard: bool = False
+
+    @model_validator(mode="after")
+    def _ends(self) -> OptimSettings:
+        if self.epochs is None and self.max_steps is None and self.seconds is None:
+            raise ValueError("nothing ends the run: set epochs, max_steps or seconds")
+        return self
