@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field, model_validator
 
 from paceline.train.settings.base import Section
@@ -60,3 +61,9 @@ class OptimSettings(Section):
         if self.epochs is None and self.max_steps is None and self.seconds is None:
             raise ValueError("nothing ends the run: set epochs, max_steps or seconds")
         return self
+
+    def compute(self, device: torch.device) -> torch.dtype:
+        """The dtype of activations and matrix products on `device`."""
+        if self.compute_dtype == "auto":
+            return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return torch.bfloat16 if self.compute_dtype == "bf16" else torch.float32

@@ -1,0 +1,47 @@
+"""The published folders of a run: last/ and best/, each replaced as a whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from paceline.train.loop.resume import replace_folder, write_json
+from paceline.train.loop.task import Task
+
+LAST, BEST, BEST_SCORE = "last", "best", "best.json"
+SCORE = "score"
+
+
+class Outputs:
+    """Exports a task into a run's folder `out`; used by process 0 alone."""
+
+    def __init__(self, out: Path, task: Task) -> None:
+        self.out, self.task = out, task
+
+    def export(self) -> Path:
+        """Write last/ anew."""
+        work = self.out / f".{LAST}.unfinished"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        self.task.export(work)
+        replace_folder(work, self.out / LAST)
+        return self.out / LAST
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Measure last/; where its score beats that of best/, it becomes best/."""
+        values = self.task.evaluate(self.out / LAST)
+        if SCORE in values and values[SCORE] > self.best_score():
+            work = self.out / f".{BEST}.unfinished"
+            shutil.rmtree(work, ignore_errors=True)
+            shutil.copytree(self.out / LAST, work)
+            replace_folder(work, self.out / BEST)
+            write_json(self.out / BEST_SCORE, {"step": step, **values})
+        return values
+
+    def best_score(self) -> float:
+        """Of what lies in best/; minus infinity where nothing does."""
+        path = self.out / BEST_SCORE
+        if not path.is_file():
+            return float("-inf")
+        return float(json.loads(path.read_text(encoding="utf-8"))[SCORE])

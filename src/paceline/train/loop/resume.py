@@ -1,0 +1,97 @@
+"""Checkpoints to resume from: written at once or not at all, checked when read, the newest sound one wins."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+STATE, SUMS = "state.pt", "state.json"
+_CHUNK = 1 << 24
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """Steps of the checkpoints in `folder`, oldest first; sound or not."""
+    names = [path.name.removeprefix("step-") for path in folder.glob("step-*")]
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
+    """Write ``step-N`` (tensors on the CPU, numbers and text), then remove all but the newest `keep`.
+
+    A process that dies here leaves the checkpoints before it untouched.
+    """
+    place, work = folder / f"step-{step}", folder / f".step-{step}.unfinished"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    with (work / STATE).open("wb") as file:
+        torch.save({**state, "step": step}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    sums = {"step": step, "bytes": (work / STATE).stat().st_size, "crc32": _crc32(work / STATE)}
+    write_json(work / SUMS, sums)
+    replace_folder(work, place)
+    for old in checkpoint_steps(folder)[:-keep]:
+        if old != step:
+            shutil.rmtree(folder / f"step-{old}")
+    return place
+
+
+def load_newest(folder: Path) -> dict[str, Any] | None:
+    """The state of the newest sound checkpoint, None if there is none; every damaged one is warned about."""
+    for step in reversed(checkpoint_steps(folder)):
+        place = folder / f"step-{step}"
+        try:
+            return _load(place, step)
+        except Exception as exc:
+            # Whatever a damaged file provokes in the reader, the one before it is worth a try.
+            reason = " ".join(str(exc).split())[:200]
+            warnings.warn(f"{place} is damaged and left aside ({reason})", stacklevel=2)
+    return None
+
+
+def replace_folder(new: Path, place: Path) -> None:
+    """Put folder `new` where `place` is or is not; at no time is there neither the old nor the new one."""
+    aside = place.with_name(f".{place.name}.replaced")
+    shutil.rmtree(aside, ignore_errors=True)
+    if place.exists():
+        place.rename(aside)
+    new.rename(place)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a whole file or none."""
+    work = path.with_name(f".{path.name}.unfinished")
+    with work.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(value, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    work.replace(path)
+
+
+def _load(place: Path, step: int) -> dict[str, Any]:
+    sums = json.loads((place / SUMS).read_text(encoding="utf-8"))
+    size = (place / STATE).stat().st_size
+    if size != sums["bytes"]:
+        raise ValueError(f"{STATE} has {size} bytes instead of {sums['bytes']}")
+    if _crc32(place / STATE) != sums["crc32"]:
+        raise ValueError(f"the checksum of {STATE} is wrong")
+    state = torch.load(place / STATE, map_location="cpu", weights_only=True)
+    if state["step"] != step:
+        raise ValueError(f"{STATE} is of step {state['step']}")
+    return dict(state)
+
+
+def _crc32(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
