@@ -90,7 +90,7 @@ def truncate(folder):
 
 def rename_architecture(folder):
     config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    config |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -98,7 +98,7 @@ def rename_architecture(folder):
     ("damage", "part"),
     [
         (truncate, "model.safetensors"),
-        (rename_architecture, "lama"),
+        (rename_architecture, "gpt2"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
         (lambda folder: (folder / "config.json").unlink(), "config.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "safetensors"),

@@ -135,21 +135,24 @@ def test_gathered_form_of_cuda_equals_the_row_loop():
 @pytest.mark.parametrize("march", machine_params())
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim,half", [(64, 8), (24, 12), (7, 2), (32, 16)])
-@pytest.mark.parametrize("zero_centred", [True, False])
-def test_norm_rope(march, dtype, dim, half, zero_centred):
+@pytest.mark.parametrize("norm", ["zero-centred", "plain", "none"])
+def test_norm_rope(march, dtype, dim, half, norm):
     native = CpuAttention(library_for("attention", march))
     x = torch.randn(ROWS, 3, 2 * dim).to(dtype)[..., :dim]  # as the query half of a gated projection
-    weight, positions = torch.randn(dim).to(dtype), torch.randint(0, 50, (ROWS,))
+    weight = None if norm == "none" else torch.randn(dim).to(dtype)
+    positions = torch.randint(0, 50, (ROWS,))
     angles = torch.randn(50, half)
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
 
     def run(op, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return op(x, weight, 1e-6, zero_centred, cos, sin, positions)
+        return op(x, weight, 1e-6, norm == "zero-centred", cos, sin, positions)
 
     out = run(native.norm_rope, x, positions)
     assert out.is_contiguous()
     expected = run(reference.norm_rope, x, positions)
     torch.testing.assert_close(out, expected, rtol=ulps(dtype), atol=ulps(dtype))
+    if norm == "none":  # what is not rotated is copied
+        assert torch.equal(out[..., 2 * half :], x[..., 2 * half :])
     for op in (native.norm_rope, reference.norm_rope):
         assert_rows_independent(lambda x, p, op=op: run(op, x, p), x, positions)
 

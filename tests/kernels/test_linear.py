@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.kernels.linear import make_linear, reference
+from paceline.kernels.linear import make_fused, make_linear, reference
 from paceline.kernels.linear.cpu import CpuLinear
 from paceline.kernels.linear.reference import ReferenceLinear
 from paceline.kernels.memory import Arena
@@ -18,6 +18,7 @@ from tests.kernels.invariance import (
     library_for,
     machine_params,
     threads,
+    ulps,
 )
 
 SHAPES = [(1, 1), (16, 32), (33, 64), (100, 77), (320, 96)]
@@ -105,6 +106,20 @@ def test_plain_reference_takes_any_number_of_rows():
     layer = ReferenceLinear(torch.randn(6, 5), deterministic=False)
     assert layer.kind == "torch" and layer(torch.randn(0, 5)).shape == (0, 6)
     assert layer(torch.randn(3, 5), torch.float32).dtype is torch.float32
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bias_is_added_before_the_one_rounding(dtype):
+    weights, bias = [torch.randn(n, 77).to(dtype) for n in (40, 20)], torch.randn(60).to(dtype) * 4
+    layer = make_fused(weights, bias, deterministic=True)
+    assert (layer.in_features, layer.out_features) == (77, 60) and layer.kind.endswith("+bias")
+    x = torch.randn(ROWS, 77).to(dtype)
+    sums = make_fused(weights, deterministic=True)(x, torch.float32)
+    assert torch.equal(layer(x, torch.float32), sums + bias.float())
+    assert torch.equal(layer(x), (sums + bias.float()).to(dtype))
+    expected = torch.nn.functional.linear(x.double(), torch.cat(weights).double(), bias.double())
+    torch.testing.assert_close(layer(x).double(), expected, rtol=ulps(dtype), atol=ulps(dtype))
+    assert_rows_independent(layer, x, counts=(1, 2, 3, 8, 17, 40))
 
 
 def test_arena_pieces_are_aligned_and_apart():

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.layers.rotary import TABLE_SLACK, RopeSpec, YarnScaling, inverse_frequencies, rotary_tables
+from paceline.layers.rotary import (
+    TABLE_SLACK,
+    Llama3Scaling,
+    RopeSpec,
+    YarnScaling,
+    inverse_frequencies,
+    rotary_tables,
+)
 
 YARNS: list[dict[str, Any]] = [
     {"factor": 64.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0, "beta_slow": 1.0},
@@ -36,6 +43,22 @@ def test_yarn(fields: dict[str, Any], head_dim: int) -> None:
     got = inverse_frequencies(RopeSpec(1e6, head_dim, yarn))
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=0)
     assert yarn.table_scale == pytest.approx(scale)
+
+
+@pytest.mark.parametrize(("factor", "original"), [(8.0, 8192), (32.0, 8192), (4.0, 64), (1.0, 128)])
+def test_llama3(factor: float, original: int) -> None:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    fields = {"factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    rope = {"rope_type": "llama3", "rope_theta": 5e5, "original_max_position_embeddings": original, **fields}
+    config = LlamaConfig(head_dim=128, max_position_embeddings=131072, rope_parameters=rope)
+    expected, scale = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    spec = RopeSpec(5e5, 128, llama3=Llama3Scaling(original_max_position=original, **fields))
+    torch.testing.assert_close(inverse_frequencies(spec), expected, rtol=1e-6, atol=0)
+    assert scale == 1.0
+    plain = inverse_frequencies(RopeSpec(5e5, 128))
+    assert torch.equal(inverse_frequencies(spec), plain) == (factor == 1.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -42,7 +42,8 @@ class CacheShape:
     target: KVShape
     drafter: KVShape | None
     mtp: KVShape | None
-    delta: DeltaShape
+    delta: DeltaShape | None
+    """None where no layer is recurrent: slots then hold nothing."""
     delta_layers: int
     dtype: torch.dtype
     """Of the rows of a window; states are fp32."""
@@ -66,9 +67,7 @@ class CacheShape:
             target=_kv_shape(spec, len(spec.full_layers), kv_dtype),
             drafter=_kv_shape(drafter, drafter.num_layers, kv_dtype) if drafter else None,
             mtp=_kv_shape(mtp, 1, kv_dtype) if mtp else None,
-            delta=DeltaShape(
-                spec.num_key_heads, spec.num_value_heads, spec.key_dim, spec.value_dim, spec.conv_width
-            ),
+            delta=spec.delta_shape if spec.linear_layers else None,
             delta_layers=len(spec.linear_layers),
             dtype=spec.dtype,
             block_size=block_size,
@@ -88,16 +87,18 @@ class CacheShape:
     @property
     def state_bytes_per_slot(self) -> int:
         """Bytes of the recurrent state of one sequence, all layers."""
-        return self.delta_layers * self.delta.state_bytes
+        return self.delta_layers * self.delta.state_bytes if self.delta else 0
 
     @property
     def history_bytes_per_slot(self) -> int:
         """Bytes of the conv inputs that plain decoding needs too, all layers."""
-        return self.delta_layers * self.delta.history_bytes(self.dtype)
+        return self.delta_layers * self.delta.history_bytes(self.dtype) if self.delta else 0
 
     @property
     def rollback_bytes_per_slot(self) -> int:
         """Bytes of the window rows by which rejected drafts are taken back, all layers."""
+        if self.delta is None:
+            return 0
         return self.delta_layers * self.delta.rollback_bytes(self.window_rows, self.dtype)
 
     @property
@@ -158,7 +159,9 @@ def _kv_stack(kv: KVShape, num_blocks: int, block_size: int, device: torch.devic
 
 
 def _slot_stacks(shape: CacheShape, slots: int, device: torch.device | str) -> Iterator[torch.Tensor]:
-    """One stack a field of `DeltaState`."""
+    """One stack a field of `DeltaState`; none without recurrent layers."""
+    if shape.delta is None:
+        return
     one = DeltaState.allocate(1, shape.window_rows, shape.delta, shape.dtype, "meta")
     for tensor in one.tensors():
         yield _fresh((shape.delta_layers, slots, *tensor.shape[1:]), tensor.dtype, device)

@@ -123,9 +123,11 @@ def build(
 def _prefix(
     resolved: Resolved, parts: StepParts, tensors: CacheTensors, blocks: BlockPool
 ) -> PrefixReuse | None:
-    if not resolved.num_checkpoints:
+    if not resolved.config.cache.enable_prefix_caching:
         return None
-    store = CheckpointStore(tensors.target.delta, _num_slots(resolved), resolved.num_checkpoints)
+    store = None
+    if count := resolved.num_checkpoints:
+        store = CheckpointStore(tensors.target.delta, _num_slots(resolved), count)
     return PrefixReuse(blocks, store, parts.proposer)
 
 

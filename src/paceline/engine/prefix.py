@@ -40,11 +40,13 @@ class PrefixReuse:
     """Finds the longest prefix that has both KV blocks and a checkpoint, and keeps what later requests can
     use.
 
+    A model of attention alone needs no checkpoint (`store` None): its blocks are all there is to a prefix.
+
     Checkpoints are kept at the last boundary before a prompt's end, and where the blocks of earlier requests
     reach further than their checkpoints: there the next request with that prefix will find one.
     """
 
-    def __init__(self, blocks: BlockPool, store: CheckpointStore, proposer: Proposer | None):
+    def __init__(self, blocks: BlockPool, store: CheckpointStore | None, proposer: Proposer | None):
         self._blocks, self._store, self._proposer = blocks, store, proposer
         self._unit = math.lcm(blocks.block_size, PREFILL_CHUNK)
         self._known: dict[Sequence, _Known] = {}
@@ -60,11 +62,13 @@ class PrefixReuse:
         matched = next((i for i, h in enumerate(hashes) if not self._blocks.knows(h)), len(hashes))
         last = len(sequence.prompt_ids) - 1  # at least one token is read, for its logits
         reach = min(matched * self._blocks.block_size, last) // self._unit * self._unit
-        hit = next((c for c in range(reach, 0, -self._unit) if self._hash_at(hashes, c) in self._store), 0)
+        hit = self._resumable(hashes, reach)
         count = hit // self._blocks.block_size
         blocks = [self._blocks.acquire(content) for content in hashes[:count]]
         sequence.reuse([block for block in blocks if block is not None], hit)
-        wanted = sorted({reach, last // self._unit * self._unit} - set(range(hit + 1)))
+        wanted: list[int] = []
+        if self._store is not None:
+            wanted = sorted({reach, last // self._unit * self._unit} - set(range(hit + 1)))
         self._known[sequence] = _Known(hashes, count, wanted)
         self.queried_tokens += len(sequence.prompt_ids)
         self.hit_tokens += hit
@@ -72,7 +76,7 @@ class PrefixReuse:
     def resume(self, sequence: Sequence) -> None:
         """Bring the state of an admitted sequence's reused prefix into its slot."""
         length = sequence.cached_tokens
-        if not length:
+        if not length or self._store is None:
             return
         checkpoint = self._store.load(self._hash_at(self._known[sequence].hashes, length), sequence.slot)
         if self._proposer:
@@ -90,22 +94,30 @@ class PrefixReuse:
         for index in range(known.sealed, min(end // self._blocks.block_size, len(known.hashes))):
             self._blocks.seal(sequence.blocks[index], known.hashes[index])
             known.sealed = index + 1
-        if end in known.wanted:
+        if self._store is not None and end in known.wanted:
             self._store.save(self._hash_at(known.hashes, end), sequence.slot, hidden)
 
     @property
     def num_checkpoints(self) -> int:
         """Recurrent states that are kept now."""
-        return len(self._store)
+        return 0 if self._store is None else len(self._store)
 
     def clear(self) -> None:
         """Forget every prefix; what runs goes on, and is remembered anew."""
         self._blocks.forget_contents()
-        self._store.clear()
+        if self._store is not None:
+            self._store.clear()
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence is done; what it left in the pool and the store stays."""
         self._known.pop(sequence, None)
+
+    def _resumable(self, hashes: list[BlockHash], reach: int) -> int:
+        """The longest length up to `reach`, whose blocks are known, from which reading can go on."""
+        store = self._store
+        if store is None:
+            return reach
+        return next((c for c in range(reach, 0, -self._unit) if self._hash_at(hashes, c) in store), 0)
 
     def _hash_at(self, hashes: list[BlockHash], length: int) -> BlockHash:
         return hashes[length // self._blocks.block_size - 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,10 @@ class Resolved:
 
     @property
     def num_checkpoints(self) -> int:
-        """Recurrent states that are kept for prefix reuse; 0 where it is off."""
+        """States that are kept for prefix reuse; 0 where it is off, or where the blocks hold all there is:
+        without recurrent layers, and without a multi-token head, which needs a hidden row to go on from."""
         cache = self.config.cache
-        if not cache.enable_prefix_caching:
+        if not cache.enable_prefix_caching or not (self.spec.linear_layers or self.mtp):
             return 0
         return cache.prefix_checkpoints or max(self.config.max_num_seqs, 4)
 
@@ -81,6 +83,12 @@ def resolve(config: EngineConfig) -> Resolved:
         raise ConfigError(
             f"max_model_len = {longest} is more than this model's {spec.max_position} positions",
             key="max_model_len",
+        )
+    if config.cache.prefix_checkpoints and not (spec.linear_layers or mtp):
+        warnings.warn(
+            "prefix_checkpoints has no effect: a prefix of a model without recurrent layers is in its blocks",
+            RuntimeWarning,
+            stacklevel=2,
         )
     shape = CacheShape.of(
         spec, drafter, mtp,

@@ -41,8 +41,13 @@ class PagedHeads:
     """Norms, rotates, stores and attends: everything between the projections."""
 
     def __init__(
-        self, shape: HeadShape, q_norm: torch.Tensor, k_norm: torch.Tensor, rotary: RotaryTables
+        self,
+        shape: HeadShape,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        rotary: RotaryTables,
     ) -> None:
+        """Without norms queries and keys are rotated only."""
         self.shape, self.rotary = shape, rotary
         self._q_norm, self._k_norm = q_norm, k_norm
 
@@ -78,7 +83,7 @@ class PagedHeads:
         )
         return out.flatten(1)
 
-    def _normed(self, x: torch.Tensor, weight: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor | None, positions: torch.Tensor) -> torch.Tensor:
         shape, rotary = self.shape, self.rotary
         return norm_rope(x, weight, shape.eps, shape.zero_centred, rotary.cos, rotary.sin, positions)
 
@@ -102,3 +107,21 @@ class GatedAttention:
         q, gate = queries.view(x.shape[0], shape.heads, 2 * shape.head_dim).chunk(2, dim=-1)
         self._heads.store(k, v, rows.positions, rows.slot_mapping, kv)
         return self._out(sigmoid_gate(self._heads.attend(q, rows, kv), gate))
+
+
+class PlainAttention:
+    """Attention without a gate; the fused projection's rows are all queries, all keys, all values."""
+
+    def __init__(self, heads: PagedHeads, qkv: Linear, out: Linear) -> None:
+        self.heads = heads
+        self._qkv, self._out = qkv, out
+        self._sizes = [heads.shape.query_size, heads.shape.kv_size, heads.shape.kv_size]
+
+    def __call__(
+        self, x: torch.Tensor, rows: AttentionRows, kv: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        """[R, hidden] -> [R, hidden]; stores the rows' keys and values first, so a row sees itself."""
+        shape = self.heads.shape
+        q, k, v = self._qkv(x).split_with_sizes(self._sizes, dim=1)
+        self.heads.store(k, v, rows.positions, rows.slot_mapping, kv)
+        return self._out(self.heads.attend(q.view(x.shape[0], shape.heads, shape.head_dim), rows, kv))

@@ -1,7 +1,7 @@
 """Rotary position tables: cosines and sines of every position, made once at load.
 
-Source of the YaRN rule: Peng et al. 2023 (arXiv 2309.00071), section 3.4; checked against transformers' own
-tables in tests/layers/test_rotary.py.
+Sources: YaRN is Peng et al. 2023 (arXiv 2309.00071), section 3.4; Llama 3.1's rule is transformers'
+`_compute_llama3_parameters`. tests/layers/test_rotary.py checks both against transformers' own tables.
 """
 
 from __future__ import annotations
@@ -37,12 +37,25 @@ class YarnScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Llama 3.1's rule: pairs that turn less than `low_freq_factor` times within the original length are
+    slowed by `factor`, those above `high_freq_factor` turns are kept, those between are blended."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position: int
+
+
+@dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """How positions rotate the first `rotary_dim` of a head's dimensions (pairs i, i + rotary_dim/2)."""
+    """How positions rotate the first `rotary_dim` of a head's dimensions (pairs i, i + rotary_dim/2); at most
+    one of the two scalings is set."""
 
     theta: float
     rotary_dim: int
     yarn: YarnScaling | None = None
+    llama3: Llama3Scaling | None = None
 
 
 TABLE_SLACK = 256
@@ -61,6 +74,8 @@ def inverse_frequencies(spec: RopeSpec) -> torch.Tensor:
     """Angle per position of each pair: [rotary_dim/2] float32."""
     exponents = torch.arange(0, spec.rotary_dim, 2, dtype=torch.int64).float() / spec.rotary_dim
     plain = 1.0 / (spec.theta**exponents)
+    if spec.llama3 is not None:
+        return _llama3(plain, spec.llama3)
     if spec.yarn is None:
         return plain
     low, high = _blend_range(spec, spec.yarn)
@@ -80,6 +95,13 @@ def rotary_tables(
     scale = 1.0 if spec.yarn is None else spec.yarn.table_scale
     cos, sin = angles.cos() * scale, angles.sin() * scale
     return RotaryTables(cos.to(device, dtype), sin.to(device, dtype))
+
+
+def _llama3(plain: torch.Tensor, scaling: Llama3Scaling) -> torch.Tensor:
+    turns = scaling.original_max_position / (2 * math.pi / plain)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain / scaling.factor * (1 - kept) + plain * kept
 
 
 def _mscale(factor: float, mscale: float) -> float:

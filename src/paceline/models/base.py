@@ -9,6 +9,7 @@ import torch
 
 if TYPE_CHECKING:
     from paceline.kernels.gated_delta.base import DeltaState
+    from paceline.kernels.linear import Linear
     from paceline.layers.batch import FlatBatch
     from paceline.models.spec import TargetSpec
 
@@ -43,6 +44,11 @@ class TargetModel(Protocol):
     @property
     def spec(self) -> TargetSpec:
         """The model's numbers."""
+        ...
+
+    @property
+    def head(self) -> Linear:
+        """The output head alone, for those who keep hidden states and let the rest of the model go."""
         ...
 
     def forward(

@@ -16,14 +16,13 @@ import torch
 
 from paceline.kernels.linear import Linear
 from paceline.kernels.norm import add_rms_norm, rms_norm
-from paceline.layers.attention import PagedHeads
-from paceline.layers.batch import PagedRows
+from paceline.layers.attention import PlainAttention
 from paceline.layers.mlp import Mlp
 from paceline.layers.rotary import RotaryTables, rotary_tables
 from paceline.models.checkpoint import Checkpoint
 from paceline.models.dflash_block import block_rows
 from paceline.models.dflash_config import attention_shape
-from paceline.models.parts import load_heads, load_linear, load_mlp
+from paceline.models.parts import load_linear, load_mlp, load_plain_attention
 from paceline.models.quantized import check_scales
 from paceline.models.spec import DrafterSpec
 from paceline.models.weights import WeightReader
@@ -34,12 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One drafter layer; `qkv` serves the block's rows, the context's keys and values come from the fused
-    matrix."""
+    """One drafter layer; `attention` serves the block's rows, the context's keys and values come from the
+    fused matrix."""
 
-    heads: PagedHeads
-    qkv: Linear
-    out: Linear
+    attention: PlainAttention
     mlp: Mlp
     input_norm: torch.Tensor
     post_norm: torch.Tensor
@@ -85,7 +82,7 @@ class DFlashDrafter:
         pairs = self._context_kv(context).split(2 * size, dim=1)
         for layer, pair, layer_kv in zip(self._layers, pairs, kv, strict=True):
             k, v = pair.split(size, dim=1)
-            layer.heads.store(k, v, positions, slot_mapping, layer_kv)
+            layer.attention.heads.store(k, v, positions, slot_mapping, layer_kv)
 
     def draft(
         self,
@@ -120,18 +117,10 @@ class DFlashDrafter:
         stream = target.embed(ids.flatten())
         normed = rms_norm(stream, self._layers[0].input_norm, eps, False)
         for layer, following, layer_kv in zip(self._layers, self._following, kv, strict=True):
-            mixed = _attend(layer, normed, seen[layer.window, layer.causal], layer_kv)
+            mixed = layer.attention(normed, seen[layer.window, layer.causal], layer_kv)
             normed, stream = add_rms_norm(mixed, stream, layer.post_norm, eps, False)
             normed, stream = add_rms_norm(layer.mlp(normed), stream, following, eps, False)
         return normed.unflatten(0, (-1, n + 1))[:, 1:]
-
-
-def _attend(layer: _Layer, normed: torch.Tensor, rows: PagedRows, kv: KVPair) -> torch.Tensor:
-    shape = layer.heads.shape
-    sizes = [shape.query_size, shape.kv_size, shape.kv_size]
-    q, k, v = layer.qkv(normed).split_with_sizes(sizes, dim=1)
-    layer.heads.store(k, v, rows.positions, rows.slot_mapping, kv)
-    return layer.out(layer.heads.attend(q.view(q.shape[0], shape.heads, shape.head_dim), rows, kv))
 
 
 def load(
@@ -151,7 +140,7 @@ def load(
         for i in range(spec.num_layers)
     ]
     # All layers' keys and values of a context row in one product. They are held twice (here and in each
-    # layer's qkv), a twentieth of the drafter, so that the block's pass needs one product a layer as well.
+    # layer's own), a twentieth of the drafter, so that the block's pass needs one product a layer as well.
     context_kv = [f"layers.{i}.self_attn.{name}_proj" for i in range(spec.num_layers) for name in ("k", "v")]
     return DFlashDrafter(
         spec,
@@ -166,11 +155,9 @@ def load(
 def _load_layer(
     read: WeightReader, index: int, spec: DrafterSpec, rotary: RotaryTables, deterministic: bool
 ) -> _Layer:
-    attention = read.below("self_attn.")
+    heads = attention_shape(spec)
     return _Layer(
-        heads=load_heads(attention, attention_shape(spec), rotary),
-        qkv=load_linear(attention, ["q_proj", "k_proj", "v_proj"], deterministic),
-        out=load_linear(attention, ["o_proj"], deterministic),
+        attention=load_plain_attention(read.below("self_attn."), heads, rotary, deterministic),
         mlp=load_mlp(read.below("mlp."), deterministic),
         input_norm=read("input_layernorm.weight"),
         post_norm=read("post_attention_layernorm.weight"),

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from paceline.errors import CheckpointError, ModelError, UnsupportedModelError
-from paceline.layers.rotary import RopeSpec, YarnScaling
+from paceline.layers.rotary import Llama3Scaling, RopeSpec, YarnScaling
 
 MAX_LAYERS = 10_000
 """More are a slip of the pen, and listing their tensors would take forever."""
@@ -126,30 +126,51 @@ def rope_spec(
     max_position: int,
     default_partial: float,
     error: type[ModelError] = CheckpointError,
+    default_theta: float | None = None,
 ) -> RopeSpec:
     """Read rotary parameters from `rope_parameters`, `rope_scaling` (the older name) or the top level.
 
     `default_partial` is the rotated share of a head where `partial_rotary_factor` is absent. A missing theta
-    is an error, not a default: a wrong one gives plausible text that is not the model's.
+    is an error where there is no `default_theta`: a wrong one gives plausible text that is not the model's.
 
-    Raises: `error` for a missing theta, UnsupportedModelError for a rope type other than default and yarn.
+    Raises: `error` for a missing theta, UnsupportedModelError for a rope type other than default, yarn and
+    llama3.
     """
     rope = Fields(f"{fields.origin}: rope", fields.mapping("rope_parameters"), fields.mapping("rope_scaling"))
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", "yarn"):
+    if kind not in ("default", "yarn", "llama3"):
         raise UnsupportedModelError(
-            f"{fields.origin}: rope type {kind!r} is unknown; paceline runs default and yarn"
+            f"{fields.origin}: rope type {kind!r} is unknown; paceline runs default, yarn and llama3"
         )
-    if rope.get("rope_theta") is None and fields.get("rope_theta") is None:
+    stated = next((f for f in (rope, fields) if f.get("rope_theta") is not None), None)
+    if stated is None and default_theta is None:
         raise error(f"{fields.origin}: rope_theta is missing, at the top level and in rope_parameters")
-    theta = rope.number("rope_theta") if rope.get("rope_theta") is not None else fields.number("rope_theta")
+    theta = default_theta if stated is None else stated.number("rope_theta")
+    assert theta is not None
     partial = rope.number("partial_rotary_factor", fields.number("partial_rotary_factor", default_partial))
     rotary_dim = int(head_dim * partial)
     if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
         raise CheckpointError(
             f"{fields.origin}: partial_rotary_factor {partial} x head_dim {head_dim} must be an even count"
         )
-    return RopeSpec(theta, rotary_dim, _yarn(rope, fields, max_position) if kind == "yarn" else None)
+    return RopeSpec(
+        theta,
+        rotary_dim,
+        yarn=_yarn(rope, fields, max_position) if kind == "yarn" else None,
+        llama3=_llama3(rope, max_position) if kind == "llama3" else None,
+    )
+
+
+def _llama3(rope: Fields, max_position: int) -> Llama3Scaling:
+    scaling = Llama3Scaling(
+        factor=rope.number("factor"),
+        low_freq_factor=rope.number("low_freq_factor"),
+        high_freq_factor=rope.number("high_freq_factor"),
+        original_max_position=rope.size("original_max_position_embeddings", max_position),
+    )
+    if scaling.high_freq_factor <= scaling.low_freq_factor:
+        raise CheckpointError(f"{rope.origin}: high_freq_factor must be greater than low_freq_factor")
+    return scaling
 
 
 def _yarn(rope: Fields, fields: Fields, max_position: int) -> YarnScaling:
@@ -168,6 +189,19 @@ def _yarn(rope: Fields, fields: Fields, max_position: int) -> YarnScaling:
         truncate=rope.flag("truncate", True),
         **scaling,
     )
+
+
+def eos_ids(*sources: Fields) -> tuple[int, ...]:
+    """Every end id that any of `sources` names, ascending: config.json or generation_config.json alone may
+    lack the end-of-turn token."""
+    ids: set[int] = set()
+    for source in sources:
+        value = source.get("eos_token_id")
+        if isinstance(value, list):
+            ids.update(source.indices("eos_token_id") or ())
+        elif value is not None:
+            ids.add(source.index("eos_token_id"))
+    return tuple(sorted(ids))
 
 
 def _is_int(value: Any) -> bool:

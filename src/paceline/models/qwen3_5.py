@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
-from paceline.errors import CheckpointError
 from paceline.kernels.gated_delta import DeltaWeights
-from paceline.kernels.linear import Linear, make_linear
+from paceline.kernels.linear import Linear
 from paceline.kernels.norm import add_rms_norm, rms_norm
 from paceline.layers.attention import GatedAttention
 from paceline.layers.gated_delta_net import GatedDeltaNet
 from paceline.layers.rotary import RotaryTables, rotary_tables
 from paceline.models.base import TargetOutput
 from paceline.models.checkpoint import Checkpoint
-from paceline.models.parts import load_gated_attention, load_linear, load_mlp
+from paceline.models.parts import EMBEDDING, load_gated_attention, load_head, load_linear, load_mlp
 from paceline.models.quantized import check_scales
 from paceline.models.qwen3_5_config import (
-    EMBEDDING,
-    HEAD,
     MTP_PREFIX,
     VISION_PREFIXES,
     attention_shape,
@@ -128,7 +125,7 @@ def load(
         for i in range(spec.num_layers)
     ]
     embedding = read(EMBEDDING)
-    head = _load_head(WeightReader(checkpoint, "", spec.dtype, device), spec, embedding, deterministic)
+    head = load_head(WeightReader(checkpoint, "", spec.dtype, device), spec.tied, embedding, deterministic)
     return Qwen35Model(spec, embedding, blocks, read("norm.weight"), head)
 
 
@@ -159,15 +156,3 @@ def _load_delta(read: WeightReader, spec: TargetSpec, deterministic: bool) -> Ga
     )
     projection = load_linear(read, ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"], deterministic)
     return GatedDeltaNet(weights, projection, load_linear(read, ["out_proj"], deterministic))
-
-
-def _load_head(read: WeightReader, spec: TargetSpec, embedding: torch.Tensor, deterministic: bool) -> Linear:
-    checkpoint = read.checkpoint
-    if not spec.tied:
-        return load_linear(read, [HEAD.removesuffix(".weight")], deterministic)
-    if HEAD in checkpoint.tensors and not torch.equal(read(HEAD), embedding):
-        raise CheckpointError(
-            f"{checkpoint.path}: tensor {HEAD} differs from the embedding table although config.json ties "
-            "them; set tie_word_embeddings to false or remove the tensor"
-        )
-    return make_linear(embedding, deterministic=deterministic)

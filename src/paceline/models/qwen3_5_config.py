@@ -8,13 +8,11 @@ import torch
 from paceline.errors import CheckpointError
 from paceline.layers.attention import HeadShape
 from paceline.models.checkpoint import Checkpoint, Shape, TensorInfo, check_tensors, resolve_dtype
-from paceline.models.fields import MAX_LAYERS, Fields, layer_types, rope_spec
-from paceline.models.parts import attention_tensors, mlp_tensors, norm_tensors
+from paceline.models.fields import MAX_LAYERS, Fields, eos_ids, layer_types, rope_spec
+from paceline.models.parts import EMBEDDING, HEAD, attention_tensors, mlp_tensors, norm_tensors
 from paceline.models.quantized import QuantizedCheckpoint
 from paceline.models.spec import FULL_ATTENTION, LINEAR_ATTENTION, TargetSpec
 
-EMBEDDING = "embed_tokens.weight"
-HEAD = "lm_head.weight"
 MTP_PREFIX = "mtp."
 _MTP_LAYERS = "mtp.layers."
 VISION_PREFIXES = ("model.visual.", "visual.")
@@ -42,7 +40,7 @@ def read_spec(checkpoint: Checkpoint, dtype: str | torch.dtype = "auto") -> Targ
     stored_dtype = fields.get("dtype", fields.get("torch_dtype"))
     spec = _spec(fields, checkpoint, resolve_dtype(dtype, stored_dtype, embedding))
     if spec.tied:
-        tensors.pop(HEAD, None)  # `qwen3_5.load` checks that it is the embedding table
+        tensors.pop(HEAD, None)  # `parts.load_head` checks that it is the embedding table
     check_tensors(tensors, _tensor_shapes(spec, prefix), str(checkpoint.path))
     return spec
 
@@ -115,20 +113,11 @@ def _spec(fields: Fields, checkpoint: Checkpoint, dtype: torch.dtype) -> TargetS
 
 
 def _eos_ids(fields: Fields, checkpoint: Checkpoint) -> tuple[int, ...]:
-    """generation_config's ids joined with the config's: either alone may lack the end-of-turn token."""
-    sources = (
+    return eos_ids(
         Fields(checkpoint.config_file, checkpoint.config),
         Fields(checkpoint.config_file, fields.mapping("text_config")),
         Fields(str(checkpoint.path / "generation_config.json"), checkpoint.generation_config),
     )
-    ids: set[int] = set()
-    for source in sources:
-        value = source.get("eos_token_id")
-        if isinstance(value, list):
-            ids.update(source.indices("eos_token_id") or ())
-        elif value is not None:
-            ids.add(source.index("eos_token_id"))
-    return tuple(sorted(ids))
 
 
 def _tensor_shapes(spec: TargetSpec, prefix: str) -> dict[str, Shape]:

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from paceline.config.model import Quantization
 from paceline.errors import UnsupportedModelError
-from paceline.models import dflash, dflash_config, mtp, qwen3_5, qwen3_5_config
+from paceline.models import dense, dense_config, dflash, dflash_config, mtp, qwen3_5, qwen3_5_config
 from paceline.models.base import TargetModel
 from paceline.models.checkpoint import Checkpoint, read_config
 from paceline.models.dflash import DFlashDrafter
@@ -21,7 +24,53 @@ from paceline.models.mtp import MTPHead
 from paceline.models.quantized import QuantizedCheckpoint, as_plain
 from paceline.models.spec import DrafterSpec, MTPSpec, TargetSpec
 
-_TARGETS = ("qwen3_5", "qwen3_5_text")
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """How the targets of one kind are read and loaded."""
+
+    title: str
+    read_spec: Callable[[Checkpoint, str | torch.dtype], TargetSpec]
+    load: Callable[[Checkpoint, TargetSpec, torch.device, bool, int | None], TargetModel]
+    """(checkpoint, spec, device, deterministic, max_positions)"""
+    text_prefix: Callable[[Checkpoint], str]
+    """Where the language model's tensors live; its head lies outside."""
+    others: tuple[str, ...] = ()
+    """Prefixes of tensors that are not the language model's."""
+
+
+_HYBRID = Architecture(
+    "Qwen3.5 / Qwen3.6, dense",
+    qwen3_5_config.read_spec,
+    qwen3_5.load,
+    qwen3_5_config.text_prefix,
+    (qwen3_5_config.MTP_PREFIX, *qwen3_5_config.VISION_PREFIXES),
+)
+_DENSE = Architecture(
+    "Llama, Qwen2 and Qwen3, dense", dense_config.read_spec, dense.load, dense_config.text_prefix
+)
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "qwen3_5": _HYBRID,
+    "qwen3_5_text": _HYBRID,
+    **dict.fromkeys(dense_config.MODEL_TYPES, _DENSE),
+}
+"""By the `model_type` of config.json."""
+
+
+def architecture_of(path: str | Path, config: Mapping[str, Any]) -> Architecture:
+    """How the target in folder `path` with this config.json is read.
+
+    Raises: UnsupportedModelError naming the kinds that paceline runs.
+    """
+    kind = config.get("model_type")
+    if isinstance(kind, str) and kind in ARCHITECTURES:
+        return ARCHITECTURES[kind]
+    named = Fields(f"{path}/config.json", config).names("architectures")
+    titles = " and ".join(dict.fromkeys(known.title for known in ARCHITECTURES.values()))
+    raise UnsupportedModelError(
+        f"{path}: model_type {kind!r} ({', '.join(named) or 'no architectures'}) is not supported; "
+        f"paceline runs {', '.join(ARCHITECTURES)} ({titles})"
+    )
 
 
 def read_target_spec(
@@ -32,7 +81,8 @@ def read_target_spec(
     Raises: CheckpointError or UnsupportedModelError, each one line that names the folder; ConfigError where
     it is quantised otherwise than `quantization` says.
     """
-    return qwen3_5_config.read_spec(as_plain(_open_target(path), quantization), dtype)
+    opened = _open_target(path)
+    return architecture_of(path, opened.config).read_spec(as_plain(opened, quantization), dtype)
 
 
 def load_target(
@@ -56,8 +106,9 @@ def load_target(
     """
     checkpoint = as_plain(_open_target(path), quantization, keep_packed)
     _warn_of_no_effect(checkpoint, keep_packed)
-    spec = qwen3_5_config.read_spec(checkpoint, dtype)
-    return qwen3_5.load(checkpoint, spec, torch.device(device), deterministic, max_positions)
+    known = architecture_of(path, checkpoint.config)
+    spec = known.read_spec(checkpoint, dtype)
+    return known.load(checkpoint, spec, torch.device(device), deterministic, max_positions)
 
 
 def read_drafter_spec(
@@ -114,15 +165,7 @@ def load_mtp(
 
 def _open_target(path: str | Path) -> Checkpoint:
     """Refuse another architecture by name, before its weights are looked at."""
-    config = read_config(Path(path))
-    kind = config.get("model_type")
-    if kind not in _TARGETS:
-        named = Fields(f"{path}/config.json", config).names("architectures")
-        architectures = ", ".join(named) or "no architectures"
-        raise UnsupportedModelError(
-            f"{path}: model_type {kind!r} ({architectures}) is not supported; "
-            f"paceline runs {' and '.join(_TARGETS)} (dense Qwen3.5 / Qwen3.6)"
-        )
+    architecture_of(path, read_config(Path(path)))
     return Checkpoint.open(path)
 
 

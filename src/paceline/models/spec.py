@@ -20,7 +20,7 @@ SLIDING_ATTENTION = "sliding_attention"
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """A hybrid target: gated full attention and gated delta-net layers. Sizes are element counts."""
+    """A target: full-attention layers and, in a hybrid, gated delta-net layers. Sizes are element counts."""
 
     hidden_size: int
     intermediate_size: int
@@ -33,13 +33,6 @@ class TargetSpec:
     kv_heads: int
     head_dim: int
     rope: RopeSpec
-    num_key_heads: int
-    num_value_heads: int
-    key_dim: int
-    """Size of one key head of the recurrence (dk)."""
-    value_dim: int
-    """Size of one value head of the recurrence (dv)."""
-    conv_width: int
     max_position: int
     rms_eps: float
     eos_ids: tuple[int, ...]
@@ -51,10 +44,18 @@ class TargetSpec:
     """Layers of the multi-token head stored beside the model; 0 when there is none."""
     quantization: str | None = None
     """How the checkpoint is quantised, in its own words; None: it is not."""
+    num_key_heads: int = 0
+    """Key heads of the recurrence; this and the next four are 0 where no layer is recurrent."""
+    num_value_heads: int = 0
+    key_dim: int = 0
+    """Size of one key head of the recurrence (dk)."""
+    value_dim: int = 0
+    """Size of one value head of the recurrence (dv)."""
+    conv_width: int = 0
 
     @property
     def delta_shape(self) -> DeltaShape:
-        """Sizes of one recurrent layer, as its state is allocated by."""
+        """Sizes of one recurrent layer, as its state is allocated by; only a hybrid has them."""
         return DeltaShape(
             self.num_key_heads, self.num_value_heads, self.key_dim, self.value_dim, self.conv_width
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,16 @@ from paceline.quantize.stored import PlainView
 from paceline.quantize.stream import Progress
 
 __all__ = ["Calibration", "measure_inputs"]
+
+_CLASSES = {
+    "qwen3_5_text": ("qwen3_5", "Qwen3_5", "TextRotaryEmbedding"),
+    "llama": ("llama", "Llama", "RotaryEmbedding"),
+    "qwen2": ("qwen2", "Qwen2", "RotaryEmbedding"),
+    "qwen3": ("qwen3", "Qwen3", "RotaryEmbedding"),
+}
+"""transformers' module, the beginning of its classes' names, and the name of the rotary one."""
+_THREE_ROWS = ("qwen3_5_text",)
+"""What takes positions in time, height and width."""
 
 
 @torch.inference_mode()
@@ -78,26 +89,34 @@ class _Run:
 
     def layer(self, index: int, states: list[torch.Tensor]) -> None:
         """All samples through one layer; `states` becomes what comes out."""
-        from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen
-
         prefix = f"{self._prefix}layers.{index}."
         with torch.device("meta"), _quiet():
-            layer = qwen.Qwen3_5DecoderLayer(self._config, index)
+            layer = self._class("DecoderLayer")(self._config, index)
         weights = {name: self._read(prefix + name) for name in layer.state_dict()}
         layer.load_state_dict(weights, assign=True)
-        rotary = qwen.Qwen3_5TextRotaryEmbedding(self._config).to(self._device)
+        rotary = self._class(_CLASSES[self._config.model_type][2])(self._config).to(self._device)
         with self._watched(layer, prefix), _quiet():
             for i, state in enumerate(states):  # in place: one copy of all hidden states, not two
-                states[i] = layer(state, position_embeddings=_rotation(rotary, state))
+                states[i] = layer(state, position_embeddings=self._rotation(rotary, state))
 
     def head(self, states: list[torch.Tensor]) -> None:
         """What goes into `lm_head`: the normed hidden states."""
-        from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5RMSNorm
-
-        norm = Qwen3_5RMSNorm(self._config.hidden_size, eps=self._config.rms_norm_eps)
+        norm = self._class("RMSNorm")(self._config.hidden_size, eps=self._config.rms_norm_eps)
         norm.load_state_dict({"weight": self._read(f"{self._prefix}norm.weight")}, assign=True)
         for state in states:
             self._note("lm_head", norm(state))
+
+    def _class(self, name: str) -> Any:
+        """transformers' class of that name for the model's architecture."""
+        folder, start, _ = _CLASSES[self._config.model_type]
+        module = import_module(f"transformers.models.{folder}.modeling_{folder}")
+        return getattr(module, start + name)
+
+    def _rotation(self, rotary: nn.Module, state: torch.Tensor) -> Any:
+        positions = torch.arange(state.shape[1], device=state.device)[None]
+        if self._config.model_type in _THREE_ROWS:
+            positions = positions.expand(3, 1, -1)
+        return rotary(state, positions)
 
     def _read(self, name: str) -> torch.Tensor:
         return self._view.read(name).to(self._device, self._dtype)
@@ -132,11 +151,6 @@ def _quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     yield
     logging.set_verbosity(before)
-
-
-def _rotation(rotary: nn.Module, state: torch.Tensor) -> Any:
-    positions = torch.arange(state.shape[1], device=state.device).view(1, 1, -1).expand(3, 1, -1)
-    return rotary(state, positions)
 
 
 def _text_config(model: Path) -> Any:

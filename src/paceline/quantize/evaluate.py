@@ -20,8 +20,8 @@ from paceline.engine.resolve import pick_device
 from paceline.engine.teacher import teacher_forced_hidden
 from paceline.engine.tokenizer import load_tokenizer
 from paceline.errors import CheckpointError, ConfigError
+from paceline.models.base import TargetModel
 from paceline.models.hub import resolve_model
-from paceline.models.qwen3_5 import Qwen35Model
 from paceline.quantize.acceptance import Answers, Question, answer, check_drafts
 from paceline.quantize.divergence import Compared, Head, HiddenStore, compare, joined
 from paceline.quantize.evaluation import Evaluation, GroupKL
@@ -161,7 +161,7 @@ class _Work:
     def _longest(self) -> int:
         return max(len(window) for window in self.windows)
 
-    def _read(self, target: Qwen35Model, title: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _read(self, target: TargetModel, title: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Hidden states [R, H] of all windows in order, with the tokens that follow (-1: none)."""
         shape = CacheShape.of(self.pair.spec, block_size=_BLOCK, num_drafts=0)
         total = sum(len(window) for window in self.windows)
@@ -176,6 +176,6 @@ class _Work:
                     self.progress(title, self._done, self.passes * total)
 
 
-def _logits(target: Qwen35Model) -> Callable[[torch.Tensor], torch.Tensor]:
+def _logits(target: TargetModel) -> Callable[[torch.Tensor], torch.Tensor]:
     head = target.head  # without the rest of the model, which is let go
     return lambda hidden: head(hidden, out_dtype=torch.float32)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from paceline.errors import CheckpointError, PairingError
 from paceline.models.checkpoint import Checkpoint, Shape
+from paceline.models.dense_config import MODEL_TYPES as DENSE_TYPES
 from paceline.models.fields import Fields
 from paceline.models.parts import norm_tensors
 
@@ -41,6 +42,11 @@ def head_shapes(checkpoint: Checkpoint) -> dict[str, Shape]:
 
 def check_head(head: Mapping[str, Shape], checkpoint: Checkpoint, origin: str) -> None:
     """Raises: PairingError where `head`, found in `origin`, is not the head that fits `checkpoint`."""
+    if checkpoint.config.get("model_type") in DENSE_TYPES:
+        raise PairingError(
+            f"{checkpoint.path}: model_type {checkpoint.config['model_type']!r} has no multi-token head; "
+            "draft for it with DFlash or ngram"
+        )
     try:
         expected = head_shapes(checkpoint)
     except CheckpointError as error:

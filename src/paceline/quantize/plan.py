@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import CheckpointError, ConfigError, PairingError, UnsupportedModelError
+from paceline.errors import CheckpointError, ConfigError, PairingError
 from paceline.models.checkpoint import Checkpoint, read_config
+from paceline.models.registry import architecture_of
 from paceline.quantize.layout import (
     CALIBRATED,
     FOUR_BIT,
@@ -25,7 +26,6 @@ from paceline.quantize.shards import TensorSpec
 from paceline.quantize.stored import PlainTensor, PlainView
 from paceline.quantize.stream import Item, arrange, specs
 
-_MODEL_TYPES = ("qwen3_5", "qwen3_5_text")
 KEEP, DROP = "keep", "drop"
 
 
@@ -86,7 +86,7 @@ def plan_quantization(model: Path, options: QuantizeOptions) -> QuantizePlan:
     """
     if options.shard_size <= 0:
         raise ConfigError("--shard-size must be positive, such as 5GB", key="shard_size")
-    _require_dense(model)
+    architecture_of(model, read_config(model))
     view = PlainView(Checkpoint.open(model))
     if view.quantized and not options.requantize:
         raise ConfigError(
@@ -136,16 +136,6 @@ def _item(tensor: PlainTensor, source: PlainView, formats: dict[str, Format]) ->
     if fmt == "bf16":
         return Item(tensor, source, (as_stored(tensor),))
     return Item(tensor, source, module_tensors(module, fmt, tensor.shape))
-
-
-def _require_dense(model: Path) -> None:
-    config = read_config(model)
-    kind = config.get("model_type")
-    if kind not in _MODEL_TYPES:
-        raise UnsupportedModelError(
-            f"{model}: model_type {kind!r} cannot be quantised yet; "
-            f"paceline quantises {' and '.join(_MODEL_TYPES)} (dense Qwen3.5 / Qwen3.6)"
-        )
 
 
 def _check_columns(module: str, fmt: Format, columns: int) -> None:

@@ -19,9 +19,15 @@ def native() -> CpuAttention | None:
 
 
 def norm_rope(
-    x: Tensor, weight: Tensor, eps: float, zero_centred: bool, cos: Tensor, sin: Tensor, positions: Tensor
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    zero_centred: bool,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
 ) -> Tensor:
-    """RMS norm of every head of x [R, H, D] and rotary embedding of its first dims; see ``reference``."""
+    """RMS norm (with a weight) of every head of x [R, H, D] and rotation of its first dims; ``reference``."""
     if x.is_cpu and (cpu := native()) is not None:
         return cpu.norm_rope(x, weight, eps, zero_centred, cos, sin, positions)
     return reference.norm_rope(x, weight, eps, zero_centred, cos, sin, positions)

@@ -24,7 +24,7 @@ class CpuAttention:
     def norm_rope(
         self,
         x: Tensor,
-        weight: Tensor,
+        weight: Tensor | None,
         eps: float,
         zero_centred: bool,
         cos: Tensor,
@@ -35,11 +35,12 @@ class CpuAttention:
         rows, heads, dim = x.shape
         row_stride, head_stride, stride = x.stride()
         dtype = x.dtype
-        assert stride == 1 and weight.dtype is dtype and cos.dtype is dtype, (x.stride(), dtype, cos.dtype)
+        assert stride == 1 and cos.dtype is dtype, (x.stride(), dtype, cos.dtype)
+        assert weight is None or (weight.dtype is dtype and weight.shape == (dim,)), (weight, dtype, dim)
         assert cos.is_contiguous() and sin.is_contiguous() and positions.is_contiguous()
         out = torch.empty(rows, heads, dim, dtype=dtype)
         tables = cos.data_ptr(), sin.data_ptr(), cos.shape[1], positions.data_ptr()
-        norm = weight.data_ptr(), eps, zero_centred
+        norm = None if weight is None else weight.data_ptr(), eps, zero_centred
         source = x.data_ptr(), row_stride, head_stride, rows, heads, dim
         self._norm_rope(dtype is BF16, *source, *norm, *tables, out.data_ptr())
         return out

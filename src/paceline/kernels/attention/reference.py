@@ -12,7 +12,7 @@ ROWS_AT_ONCE = 64  # bounds the gathered copy of the cache on CUDA to 64 rows x 
 
 def norm_rope(
     x: torch.Tensor,
-    weight: torch.Tensor,
+    weight: torch.Tensor | None,
     eps: float,
     zero_centred: bool,
     cos: torch.Tensor,
@@ -21,10 +21,12 @@ def norm_rope(
 ) -> torch.Tensor:
     """RMS norm of every head of x [R, H, D], then rotary embedding of its first ``rd`` dims; contiguous.
 
+    weight: [D], or None for heads without a norm, which are rotated as they are (``eps`` and ``zero_centred``
+    are moot then).
     cos, sin: [P, rd / 2] in x's dtype, looked up by ``positions`` [R]; dim i pairs with i + rd / 2. As in
     Hugging Face, the norm's result, both products and their sum are each rounded to x's dtype.
     """
-    normed = rms_norm(x, weight, eps, zero_centred)
+    normed = x if weight is None else rms_norm(x, weight, eps, zero_centred)
     half = cos.shape[-1]
     c, s = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
     a, b = normed[..., :half], normed[..., half : 2 * half]

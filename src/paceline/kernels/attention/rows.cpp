@@ -17,7 +17,7 @@ template <typename T> inline void store_up_to(T* p, F16 a, int64_t n) {
 template <typename T> struct NormRope {
   const T* x;
   int64_t row_stride, head_stride, rows, heads, dim;
-  const T* weight;
+  const T* weight;  // null: no norm
   float eps;
   bool zero_centred;
   const T *cos, *sin;
@@ -25,9 +25,7 @@ template <typename T> struct NormRope {
   const int64_t* positions;
   T* out;
 
-  void head(int64_t r, int64_t h) const {
-    const T* in = x + r * row_stride + h * head_stride;
-    T* to = out + (r * heads + h) * dim;
+  void norm(const T* in, T* to) const {
     F16 sum = f16_zero();
     for (int64_t i = 0; i < dim; i += 16) {
       const F16 v = load_up_to(in + i, dim - i);
@@ -39,6 +37,13 @@ template <typename T> struct NormRope {
       const F16 y = zero_centred ? v * inverse * (f16_set(1.f) + w) : w * f16_rounded<T>(v * inverse);
       store_up_to(to + i, y, dim - i);
     }
+  }
+
+  void head(int64_t r, int64_t h) const {
+    const T* in = x + r * row_stride + h * head_stride;
+    T* to = out + (r * heads + h) * dim;
+    if (weight) norm(in, to);
+    else std::memcpy(to, in, size_t(dim) * sizeof(T));
     const T *c = cos + positions[r] * half, *s = sin + positions[r] * half;
     for (int64_t i = 0; i < half; i += 16) {  // both products are rounded to the model dtype, then their sum
       const int64_t n = half - i;

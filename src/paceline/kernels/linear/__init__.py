@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from paceline.kernels import build
+from paceline.kernels.linear.biased import BiasedLinear
 from paceline.kernels.linear.cpu import CpuLinear
 from paceline.kernels.linear.probe import rows_are_independent
 from paceline.kernels.linear.reference import ReferenceLinear
@@ -65,10 +66,10 @@ def make_linear(weight: Matrix, *, deterministic: bool) -> Linear:
     return layer
 
 
-def make_fused(weights: Sequence[Matrix], *, deterministic: bool) -> Linear:
+def make_fused(weights: Sequence[Matrix], bias: torch.Tensor | None = None, *, deterministic: bool) -> Linear:
     """One layer of several matrices of the same input, its outputs in the order given.
 
-    Neighbours that are stored alike become one product.
+    Neighbours that are stored alike become one product. bias: of all outputs, [N], or None.
     """
     layers = []
     for _, run in groupby(weights, type):
@@ -77,4 +78,5 @@ def make_fused(weights: Sequence[Matrix], *, deterministic: bool) -> Linear:
         plain = [matrix for matrix in matrices if isinstance(matrix, torch.Tensor)]
         whole = PackedNVFP4.fused(packed) if packed else torch.cat(plain)
         layers.append(make_linear(whole, deterministic=deterministic))
-    return layers[0] if len(layers) == 1 else StackedLinear(layers)
+    layer = layers[0] if len(layers) == 1 else StackedLinear(layers)
+    return layer if bias is None else BiasedLinear(layer, bias)
