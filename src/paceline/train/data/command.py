@@ -1,0 +1,163 @@
+"""The body of `paceline train data`: plan it, or do it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.engine.assemble import assemble
+from paceline.engine.budget import forecast
+from paceline.engine.tokenizer import load_tokenizer
+from paceline.errors import ConfigError
+from paceline.train.data.answers import Answers, jobs, params_of
+from paceline.train.data.filters import DROPPED_FILE
+from paceline.train.data.held_out import Selection, select, selected
+from paceline.train.data.produce import duration, produce, resolve_engine
+from paceline.train.data.prompts import PromptEncoder
+from paceline.train.data.shards import META_FILE, write_json
+from paceline.train.settings.base import load_yaml
+from paceline.train.settings.data import DataSettings
+
+if TYPE_CHECKING:
+    from paceline.engine.assemble import Assembled
+    from paceline.engine.resolve import Resolved
+
+SUMMARY_FILE = "summary.json"
+TRIAL_SECONDS = 20.0
+"""How long `--plan` lets the model write to learn its pace."""
+
+
+def run(
+    config: Path,
+    *,
+    plan: bool = False,
+    as_json: bool = False,
+    resume: bool = False,
+    force: bool = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> int:
+    """Answer the prompts that a settings file names; returns the exit code.
+
+    plan: say what would be done, and how long it would take after a trial of at most 20 seconds; nothing is
+    written. resume: go on in a folder that holds answers already. force: begin it anew.
+    """
+    settings = load_yaml(config, DataSettings)
+    if not plan:
+        _check_out(Path(settings.out), resume, force)
+    resolved = resolve_engine(settings, device)
+    encoder = PromptEncoder(load_tokenizer(resolved.folder), settings.chat, settings.thinking)
+    _say("reading prompts")
+    selection = select(settings)
+    _say(_selection_line(selection))
+    if plan:
+        _print({**plan_of(settings, selection, resolved, encoder)}, as_json)
+        return 0
+    if force:
+        _clear(Path(settings.out))
+    summary = produce(settings, selection, assemble(resolved.config), encoder, _say)
+    summary = {"prompts": dict(selection.counts), **summary}
+    write_json(Path(settings.out) / SUMMARY_FILE, summary)
+    _print(summary, as_json)
+    return 0
+
+
+def plan_of(
+    settings: DataSettings, selection: Selection, resolved: Resolved, encoder: PromptEncoder
+) -> dict[str, Any]:
+    """Resolved settings, prompts, memory of the engine, and a time estimate from a short trial."""
+    engine = forecast(resolved)  # before the model is loaded: afterwards its own memory is missing
+    answers = selection.counts["kept"] * len(encoder.modes) * len(params_of(settings.sampling))
+    return {
+        "settings": settings.model_dump(mode="json"),
+        "prompts": {**selection.counts, "by_category": dict(selection.categories)},
+        "thinking_modes": [("off", "on")[mode] for mode in encoder.modes],
+        "answers": answers,
+        "tokens_at_most": answers * settings.sampling.max_tokens,
+        "engine": {"model": engine["model"], "memory": engine["memory"]},
+        "estimate": trial(settings, selection, assemble(resolved.config), encoder, answers),
+    }
+
+
+def trial(
+    settings: DataSettings, selection: Selection, parts: Assembled, encoder: PromptEncoder, total: int
+) -> dict[str, Any]:
+    """Write the first answers for a while and throw them away; what the whole run takes at that pace.
+
+    Answers that the clock cut off count with the tokens that they have: tokens over ends is the likeliest
+    mean length of lengths that follow a geometric distribution.
+    """
+    answers = Answers(parts)
+    running = answers.run(jobs(selected(settings, selection), encoder, params_of(settings.sampling), ()))
+    for _ in running:
+        if answers.seconds > TRIAL_SECONDS:
+            break
+    running.close()
+    seconds, finished = answers.seconds, answers.finished
+    limit = settings.sampling.max_tokens
+    mean = min(limit, answers.tokens / finished) if finished else limit
+    pace = answers.tokens / seconds
+    whole = total * mean / pace if pace else None
+    return {
+        "trial_seconds": round(seconds, 2),
+        "trial_answers": finished,
+        "tokens_per_second": round(pace, 1),
+        "mean_answer_tokens": round(mean, 1),
+        "seconds": None if whole is None else round(whole, 1),
+        "text": "unknown" if whole is None else f"about {duration(whole)}",
+    }
+
+
+def _check_out(out: Path, resume: bool, force: bool) -> None:
+    if resume and force:
+        raise ConfigError("--force begins anew and --resume goes on; give one of them", key="resume")
+    stands = (out / META_FILE).exists()
+    if stands and not (resume or force):
+        raise ConfigError(f"{out} holds answers already: --resume goes on, --force begins anew", key="out")
+    if resume and not stands:
+        warnings.warn(f"--resume has no effect: {out} holds nothing yet", stacklevel=2)
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier run has written, and nothing else."""
+    names = [META_FILE, DROPPED_FILE, SUMMARY_FILE]
+    for path in [*out.glob("shard-*.jsonl*"), *(out / name for name in names)]:
+        path.unlink(missing_ok=True)
+
+
+def _selection_line(selection: Selection) -> str:
+    names = {
+        "duplicate": "duplicates",
+        "held_out": "held out",
+        "near_held_out": "near a held-out one",
+        "beyond_limit": "beyond the limit",
+    }
+    counts = selection.counts
+    refused = [f"{counts[key]:,} {text}" for key, text in names.items() if counts[key]]
+    line = f"{counts['read']:,} prompts read, {counts['kept']:,} to be answered"
+    return f"{line} ({', '.join(refused)})" if refused else line
+
+
+def _say(line: str) -> None:
+    print(f"paceline: {line}", file=sys.stderr, flush=True)
+
+
+def _print(result: dict[str, Any], as_json: bool) -> None:
+    """The result on stdout: one JSON line, or a line a figure."""
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False), flush=True)
+        return
+    for name, value in _flat(result):
+        print(f"{name:<40} {value}", flush=True)
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    lines: list[tuple[str, Any]] = []
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            lines += _flat(inner, f"{prefix}{key}.")
+        else:
+            lines.append((prefix + key, inner))
+    return lines

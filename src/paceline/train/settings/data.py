@@ -1,0 +1,112 @@
+"""Settings of `paceline train data`: which prompts, how the target answers them, which answers are kept."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from paceline.config.model import Dtype, Quantization, QuantizedWeights
+from paceline.config.sampling import GREEDY_BELOW, MAX_FACTOR, MAX_SEED
+from paceline.train.settings.base import Section
+from paceline.train.settings.optim import Fraction, PositiveFloat, PositiveInt
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class AnswerSettings(Section):
+    """The section ``sampling``: how the target answers."""
+
+    temperatures: Annotated[tuple[Annotated[float, Field(ge=0, le=MAX_FACTOR)], ...], Field(min_length=1)] = (
+        0.0,
+    )
+    """Every prompt is answered at each of these."""
+    n: PositiveInt = 1
+    """Answers to a prompt at each temperature above 0 (at 0 there is one)."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """0 keeps all."""
+    min_p: Fraction = 0.0
+    max_tokens: PositiveInt = 1024
+    """Tokens of an answer at most, its end included."""
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
+
+    @model_validator(mode="after")
+    def _sensible(self) -> AnswerSettings:
+        if len(set(self.temperatures)) != len(self.temperatures):
+            raise ValueError("temperatures: each once; for more answers at one, raise n")
+        if self.n > 1 and max(self.temperatures) < GREEDY_BELOW:
+            warnings.warn(f"n = {self.n} has no effect at temperature 0", stacklevel=2)
+        return self
+
+
+class GeneratorSettings(Section):
+    """The section ``engine``: how the engine that answers is set up; the keys are `paceline serve`'s."""
+
+    dtype: Dtype = "auto"
+    quantization: Quantization = "auto"
+    quantized_weights: QuantizedWeights = "dequantized"
+    max_num_seqs: PositiveInt = 64
+    """Answers that are written at once."""
+    max_num_batched_tokens: PositiveInt = 4096
+    max_model_len: PositiveInt | None = None
+    """Prompt and answer together; absent: what the longest answer to a 4096-token prompt takes, and no more
+    than the model has."""
+    num_blocks: PositiveInt | None = None
+    deterministic: bool | None = None
+    """On: a stopped run that goes on gives the very answers it would have given (absent: on a CPU)."""
+    speculative_config: dict[str, Any] | None = None
+    """A proposer, which changes the pace and not the text."""
+
+
+class FilterSettings(Section):
+    """The section ``filters``: which answers are not kept."""
+
+    cut: Literal["drop", "keep"] = "drop"
+    """Answers that were cut off at max_tokens."""
+    max_repeated: Fraction | None = 0.15
+    """Largest share of an answer's tokens that may stand inside a 12-gram that comes twice; null: any."""
+    min_tokens: PositiveInt = 2
+    """Tokens of an answer at least, its end included."""
+
+
+class DataSettings(Section):
+    """A configuration of `paceline train data`."""
+
+    model: Text
+    """The target that answers: a local folder, a hub id, or `demo`."""
+    prompts: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """JSON-lines files, or folders of them (`*.jsonl`); a line has `prompt` or `messages`, and may have
+    `tools`, `category` and `id`."""
+    out: Text
+    """The folder that gets the shards."""
+    thinking: Literal["on", "off", "both"] = "off"
+    """What the chat template's `enable_thinking` says; both: every prompt is answered either way. Train in
+    the mode that is served."""
+    chat: bool | None = None
+    """Whether prompts go through the chat template; absent: where the model has one."""
+    held_out: tuple[Text, ...] = ()
+    """Files or folders of prompts that must not be answered, because something is measured on them."""
+    held_out_overlap: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """A prompt is refused as too near when so large a share of the 13-grams of the shorter of the two stands
+    in both."""
+    held_out_action: Literal["drop", "error"] = "drop"
+    limit: PositiveInt | None = None
+    """Only the first prompts that are left after duplicates and held-out ones."""
+    sampling: AnswerSettings = AnswerSettings()
+    engine: GeneratorSettings = GeneratorSettings()
+    filters: FilterSettings = FilterSettings()
+    rows_per_shard: PositiveInt = 4096
+    report_every: PositiveFloat = 10.0
+    """Seconds between two lines of progress."""
+
+    @field_validator("thinking", mode="before")
+    @classmethod
+    def _yaml_reads_on_as_true(cls, value: Any) -> Any:
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+    @field_validator("prompts", "held_out", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
