@@ -1,0 +1,197 @@
+"""Dense decoders (llama, qwen2, qwen3) in training form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paceline.layers.rotary import RopeSpec
+from paceline.train.modules.base import RolloutState, TrainTarget
+from paceline.train.modules.layers import (
+    MLP,
+    Linear,
+    Mask,
+    RMSNorm,
+    Rope,
+    SlotKV,
+    attend,
+    attend_slots,
+    document_mask,
+    rope_rows,
+    rotate,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseShape:
+    """Sizes of a dense decoder, by their names in config.json."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position: int
+    rms_eps: float
+    rope: RopeSpec
+    tied: bool
+    qkv_bias: bool
+    head_norms: bool
+    """Whether queries and keys are normed head by head (qwen3)."""
+    eos_ids: tuple[int, ...] = ()
+
+
+class DenseAttention(nn.Module):
+    """Grouped-query attention with full rotation."""
+
+    def __init__(self, c: DenseShape) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.dim = c.num_heads, c.kv_heads, c.head_dim
+        self.q_proj = Linear(c.hidden_size, self.heads * self.dim, bias=c.qkv_bias)
+        self.k_proj = Linear(c.hidden_size, self.kv_heads * self.dim, bias=c.qkv_bias)
+        self.v_proj = Linear(c.hidden_size, self.kv_heads * self.dim, bias=c.qkv_bias)
+        self.o_proj = Linear(self.heads * self.dim, c.hidden_size)
+        if c.head_norms:
+            self.q_norm = RMSNorm(self.dim, c.rms_eps, zero_centred=False)
+            self.k_norm = RMSNorm(self.dim, c.rms_eps, zero_centred=False)
+        self.head_norms = c.head_norms
+
+    def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """x [..., H] -> q [..., Hq, D], k and v [..., Hkv, D]; rope [..., 1, D / 2] for the same rows."""
+        q = self.q_proj(x).unflatten(-1, (self.heads, self.dim))
+        k = self.k_proj(x).unflatten(-1, (self.kv_heads, self.dim))
+        v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.dim))
+        if self.head_norms:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return rotate(q, *rope), rotate(k, *rope), v
+
+
+class DenseBlock(nn.Module):
+    """Pre-norm decoder layer."""
+
+    def __init__(self, c: DenseShape) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_eps, zero_centred=False)
+        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_eps, zero_centred=False)
+        self.self_attn, self.mlp = DenseAttention(c), MLP(c.hidden_size, c.intermediate_size)
+
+    def forward(self, x: Tensor, rope: Rope, mask: Mask) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B, T, H] -> the next x, and this layer's keys and values [B, T, Hkv, D]."""
+        q, k, v = self.self_attn.project(self.input_layernorm(x), rope)
+        return self._finish(x, attend(q, k, v, mask).flatten(-2)), k, v
+
+    def decode(self, x: Tensor, rope: Rope, positions: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """x [S, H], one row a slot; keys and values as `attend_slots` takes them."""
+        q, k, v = self.self_attn.project(self.input_layernorm(x), rope)
+        return self._finish(x, attend_slots(q, k, v, positions, keys, values).flatten(-2))
+
+    def _finish(self, x: Tensor, heads: Tensor) -> Tensor:
+        x = x + self.self_attn.o_proj(heads)
+        y: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return y
+
+
+class DenseState(RolloutState):
+    """Keys and values of every layer."""
+
+    def __init__(self, layers: list[SlotKV]) -> None:
+        self.layers = layers
+
+
+class Dense(TrainTarget):
+    """llama, qwen2 or qwen3."""
+
+    def __init__(self, c: DenseShape, compute: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.shape, self.compute = c, compute
+        self.hidden_size, self.vocab_size, self.num_layers = c.hidden_size, c.vocab_size, c.num_layers
+        self.max_position, self.eos_ids, self.tied = c.max_position, c.eos_ids, c.tied
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.layers = nn.ModuleList(DenseBlock(c) for _ in range(c.num_layers))
+        self.norm = RMSNorm(c.hidden_size, c.rms_eps, zero_centred=False)
+        self.lm_head = None if c.tied else Linear(c.hidden_size, c.vocab_size)
+        self._run: list[Any] = list(self.layers)
+        self._decode: list[Any] = [layer.decode for layer in self.layers]
+
+    def compile_blocks(self) -> None:
+        self._run = [torch.compile(layer, dynamic=False) for layer in self.layers]
+
+    def compile_decode(self) -> None:
+        self._decode = [torch.compile(step, dynamic=False) for step in self._decode]
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.embed_tokens.weight).to(self.compute)
+
+    @property
+    def head_weight(self) -> Tensor:
+        return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self.head_weight.to(hidden.dtype)).float()
+
+    def _rope(self, positions: Tensor) -> Rope:
+        cos, sin = rope_rows(self.shape.rope, positions)
+        return cos.unsqueeze(-2), sin.unsqueeze(-2)
+
+    def forward(
+        self, ids: Tensor, taps: tuple[int, ...] = (), documents: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        x, mask = self.embed(ids), document_mask(documents)
+        rope = self._rope(torch.arange(ids.shape[1], device=ids.device))
+        seen: dict[int, Tensor] = {}
+        for i, layer in enumerate(self._run):
+            x, _, _ = layer(x, rope, mask)
+            if i in taps:
+                seen[i] = x
+        return self.norm(x), torch.cat([seen[i] for i in taps], -1) if taps else None
+
+    def rollout_state(self, slots: int, length: int) -> DenseState:
+        c, like = self.shape, self.embed_tokens.weight.new_empty(0, dtype=self.compute)
+        return DenseState([SlotKV(slots, c.kv_heads, length, c.head_dim, like) for _ in self.layers])
+
+    def prefill(self, ids: Tensor, lengths: Tensor, slots: Tensor, state: RolloutState) -> None:
+        assert isinstance(state, DenseState)
+        x = self.embed(ids)
+        rope = self._rope(torch.arange(ids.shape[1], device=ids.device))
+        for layer, kv in zip(self.layers, state.layers, strict=True):
+            x, k, v = layer(x, rope, None)
+            kv.write_prompt(k, v, slots)
+
+    def decode(self, ids: Tensor, positions: Tensor, state: RolloutState) -> Tensor:
+        assert isinstance(state, DenseState)
+        x, rope = self.embed(ids), self._rope(positions)
+        for step, kv in zip(self._decode, state.layers, strict=True):
+            x = step(x, rope, positions, kv.k, kv.v)
+        hidden: Tensor = self.norm(x)
+        return hidden
+
+
+def dense_shape(config: Mapping[str, Any], eos_ids: tuple[int, ...]) -> DenseShape:
+    """Read the sizes from a llama, qwen2 or qwen3 config.json that the engine has accepted."""
+    heads = config["num_attention_heads"]
+    dim = config.get("head_dim") or config["hidden_size"] // heads
+    rope = config.get("rope_parameters") or config
+    kind = config["model_type"]
+    return DenseShape(
+        hidden_size=config["hidden_size"],
+        intermediate_size=config["intermediate_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=heads,
+        kv_heads=config["num_key_value_heads"],
+        head_dim=dim,
+        vocab_size=config["vocab_size"],
+        max_position=config["max_position_embeddings"],
+        rms_eps=config["rms_norm_eps"],
+        rope=RopeSpec(theta=float(rope["rope_theta"]), rotary_dim=dim),
+        tied=bool(config.get("tie_word_embeddings")),
+        qkv_bias=kind == "qwen2",
+        head_norms=kind == "qwen3",
+        eos_ids=eos_ids,
+    )

@@ -1,0 +1,53 @@
+"""Targets in training form, from any folder that the engine loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from paceline.errors import CheckpointError
+from paceline.models.checkpoint import Checkpoint
+from paceline.models.quantized import as_plain
+from paceline.models.registry import read_target_spec
+from paceline.train.modules.base import TrainTarget
+from paceline.train.modules.dense import Dense, dense_shape
+from paceline.train.modules.hybrid import Hybrid
+
+_HYBRID = ("qwen3_5", "qwen3_5_text")
+
+
+def load_train_target(
+    path: str | Path, device: torch.device | str = "cpu", compute: torch.dtype = torch.float32
+) -> TrainTarget:
+    """The target in folder `path`, frozen; quantised weights are decoded.
+
+    Raises: CheckpointError or UnsupportedModelError, as the engine does for the same folder.
+    """
+    checkpoint = as_plain(Checkpoint.open(path))
+    model: TrainTarget
+    if checkpoint.config["model_type"] in _HYBRID:
+        model = Hybrid(read_target_spec(path), compute)
+    else:
+        model = Dense(dense_shape(checkpoint.config, (2,)), compute)
+    fill(model, checkpoint, [n for n in checkpoint.tensors if not n.startswith("mtp.")])
+    return model.to(device).requires_grad_(False)
+
+
+@torch.no_grad()
+def fill(module: nn.Module, checkpoint: Checkpoint, names: list[str]) -> None:
+    """Copy tensors into the parameters of the same names (without `model.` or `model.language_model.`).
+
+    Raises: CheckpointError where one is missing or has another shape.
+    """
+    stored = {n.removeprefix("model.").removeprefix("language_model."): n for n in names}
+    for name, parameter in module.named_parameters():
+        if name not in stored:
+            raise CheckpointError(f"{checkpoint.path}: tensor {name} is missing")
+        value: Tensor = checkpoint.weight(stored[name])
+        if value.shape != parameter.shape:
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor {name} is {tuple(value.shape)}, expected {tuple(parameter.shape)}"
+            )
+        parameter.copy_(value)

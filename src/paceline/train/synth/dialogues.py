@@ -1,0 +1,194 @@
+"""Dialogues by a small instruction model: it writes the user's turns itself, then answers them.
+
+    python -m paceline.train.synth.dialogues MODEL OUT --seconds 60 120 90
+
+Given nothing but the head of a user's turn, a chat model writes the turn that it expects there (Xu et al.
+2024, "Magpie", arXiv 2406.08464). STARTERS steer that towards code, sums, reasoning, extraction and prose.
+Three parts, each with a budget of seconds: `prompts`; `brief`, answers under a system prompt that asks for
+brevity, of which those that end by themselves are kept; `own`, answers under the model's own template, cut
+where they are long (what a drafter for that very model learns from). OUT receives prompts.npz, brief.npz and
+own.npz: token ids end to end with offsets, which numpy reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from paceline.train.data.rollout import Answer, Prompt, Rollout
+from paceline.train.modules.load import load_train_target
+
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+BRIEF = (
+    "You are a helpful assistant. Answer briefly and to the point, in one to four sentences or a short list."
+)
+PROMPT_TOKENS, ANSWER_TOKENS, LENGTH = 96, 224, 416
+
+STARTERS: dict[str, tuple[float, tuple[str, ...]]] = {
+    "open": (0.28, ("",)),
+    "coding": (
+        0.2,
+        (
+            "Write a Python function that", "Write a Python function to", "Write a function to find",
+            "Write a short Python program that", "Implement a function that", "Write a C++ program to",
+            "Write a JavaScript function that", "Write a simple HTML page", "Write a SQL query to",
+            "Complete this Python function. Return only code.\n\n```python\ndef", "Explain what this code does:",
+            "Find the bug in this Python function:\n\n```python\ndef", "Write a Python class that", "How do I",
+            "Develop a Python program that reads", "Write a regular expression that",
+        ),
+    ),
+    "math": (
+        0.16,
+        (
+            "A store sells", "Tom has", "Maria buys", "A train travels", "If a box holds", "How many",
+            "Calculate", "What is the area of", "What is the sum of", "Solve for x:", "A farmer has",
+            "There are", "John is", "A baker makes", "What is 15% of", "The vertices of a", "A recipe calls for",
+            "In a survey,", "Sarah walks", "A company invests",
+        ),
+    ),
+    "reasoning": (
+        0.12,
+        (
+            "If all", "Which word does not belong with the others?", "A is the mother of", "Three friends",
+            "Is it true that", "Consider these statements:", "What comes next in the sequence", "Which is heavier,",
+            "Why would someone", "Someone goes to", "What could be the reason", "Who is", "One morning",
+            "Which direction", "What can you conclude from",
+        ),
+    ),
+    "extraction": (
+        0.1,
+        (
+            "Extract the names from the following text:", "Identify the people and places in this sentence:",
+            "List the key points of the following paragraph:", "Classify the following", "Read the text and answer",
+            "From the following text, extract", "Rate the following review from 1 to 5:", "Summarize this:",
+            "Convert the following information to JSON:", "Which category does each of these belong to:",
+        ),
+    ),
+    "natural": (
+        0.08,
+        (
+            "Explain", "Describe", "What is the difference between", "Act as a", "Imagine you are", "Discuss",
+            "Give me three tips", "What are the benefits of", "How does", "Why is", "Compare",
+        ),
+    ),
+    "prose": (
+        0.06,
+        (
+            "Write a short story about", "Write a descriptive paragraph about", "Write a poem about",
+            "Craft an opening paragraph for", "Continue this story:", "Write a letter to", "Describe a scene",
+        ),
+    ),
+}  # fmt: skip
+
+
+def starters(seed: int) -> Iterator[tuple[str, str]]:
+    """Endless (category, first words of a user's turn)."""
+    rng = random.Random(seed)
+    names = list(STARTERS)
+    weights = [STARTERS[name][0] for name in names]
+    while True:
+        name = rng.choices(names, weights)[0]
+        yield name, rng.choice(STARTERS[name][1])
+
+
+class Dialogues:
+    """One model, its tokenizer, and the three parts."""
+
+    def __init__(self, model: Path, out: Path, slots: int, seed: int, device: str) -> None:
+        self.out, self.seed, self.begin = out, seed, time.perf_counter()
+        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model)
+        compute = torch.bfloat16 if device == "cuda" else torch.float32
+        target = load_train_target(model, device, compute)
+        if device == "cuda":
+            target.compile_decode()
+        self.end = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
+        torch.manual_seed(seed)
+        self.rollout = Rollout(target, slots, LENGTH, stop_ids=(self.end, 0), min_p=0.05)
+
+    def say(self, text: str) -> None:
+        """Progress to stdout."""
+        print(f"[{time.perf_counter() - self.begin:6.1f}s] {text}", flush=True)
+
+    def head(self, system: str, text: str = "") -> str:
+        """The template up to the user's text."""
+        return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{text}"
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids; the template's marks are tokens."""
+        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def prompts(self, seconds: float, count: int) -> list[tuple[str, str]]:
+        """(category, text) of user turns that ended by themselves, each once."""
+        drawn: dict[int, tuple[str, str]] = {}
+
+        def begun() -> Iterator[Prompt]:
+            for key, (category, words) in zip(range(count), starters(self.seed), strict=False):
+                drawn[key] = (category, words)
+                yield Prompt(key, self.encode(self.head(SYSTEM, words)), 1.0, PROMPT_TOKENS)
+
+        seen: dict[str, tuple[str, str]] = {}
+        for answer in self.rollout.run(begun(), self.say, seconds):
+            category, words = drawn.pop(answer.prompt.key)
+            text = (words + self.tokenizer.decode(answer.ids[:-1])).strip()
+            if answer.stopped and 12 <= len(text) and "<|" not in text:
+                seen.setdefault(" ".join(text.lower().split()), (category, text))
+        return list(seen.values())
+
+    def answers(
+        self, prompts: list[tuple[str, str]], system: str, heats: tuple[float, ...], seconds: float
+    ) -> list[Answer]:
+        """Answers to the prompts, in turn at each of the temperatures."""
+        after = "<|im_end|>\n<|im_start|>assistant\n"
+        asked = (
+            Prompt(i, self.encode(self.head(system, text) + after), heats[i % len(heats)], ANSWER_TOKENS)
+            for i, (_, text) in enumerate(prompts)
+        )
+        return list(self.rollout.run(asked, self.say, seconds))
+
+    def save(self, name: str, answers: Iterable[Answer], kept: bool) -> None:
+        """One file of answers: the prompt's number, its temperature, and the ids."""
+        rows = [a for a in answers if a.ids and (a.stopped or not kept)]
+        np.savez(
+            self.out / f"{name}.npz",
+            number=np.array([a.prompt.key for a in rows], np.int32),
+            heat=np.array([a.prompt.temperature for a in rows], np.float16),
+            stopped=np.array([a.stopped for a in rows]),
+            offsets=np.cumsum([0, *(len(a.ids) for a in rows)], dtype=np.int64),
+            ids=np.array([i for a in rows for i in a.ids], np.uint16),
+        )
+        self.say(f"{name}: {len(rows)} answers, {sum(len(a.ids) for a in rows)} tokens")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the three parts."""
+    p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    p.add_argument("model", type=Path, help="folder of SmolLM2-135M-Instruct")
+    p.add_argument("out", type=Path, help="folder that receives the parts")
+    p.add_argument("--seconds", type=float, nargs=3, default=(60.0, 120.0, 90.0), metavar="S")
+    p.add_argument("--prompts", type=int, default=1_000_000, help="user turns begun at most")
+    p.add_argument("--slots", type=int, default=2048)
+    p.add_argument("--seed", type=int, default=0)
+    a = p.parse_args(argv)
+    a.out.mkdir(parents=True, exist_ok=True)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    made = Dialogues(a.model, a.out, a.slots, a.seed, device)
+    prompts = made.prompts(a.seconds[0], a.prompts)
+    random.Random(a.seed).shuffle(prompts)
+    text = "".join(json.dumps({"category": c, "prompt": t}) + "\n" for c, t in prompts)
+    (a.out / "prompts.jsonl").write_text(text, encoding="utf-8")
+    made.say(f"{len(prompts)} prompts")
+    made.save("brief", made.answers(prompts, BRIEF, (0.0, 0.0, 0.7), a.seconds[1]), kept=True)
+    own = list(reversed(prompts))  # other prompts than `brief` began with
+    made.save("own", made.answers(own, SYSTEM, (0.0, 0.7), a.seconds[2]), kept=False)
+
+
+if __name__ == "__main__":
+    main()
