@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -63,3 +64,9 @@ class TinyTask(Task):
 def settings(**changes) -> OptimSettings:
     base = {"max_steps": 12, "learning_rate": 0.02, "log_every": 3, "save_every": 4, "warmup_ratio": 0.25}
     return OptimSettings(**{**base, **changes})
+
+
+def curve(out: Path) -> list[tuple[int, float, float]]:
+    """(step, loss, gradient norm) of every logged step, to the last bit."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [(m["step"], m["loss"], m["grad_norm"]) for m in lines if "loss" in m]

@@ -67,7 +67,7 @@ def share(module: nn.Module, place: Place, parallel: str) -> nn.Module:
     if parallel == "fsdp":
         fully_shard(module)
         return module
-    return DistributedDataParallel(module, broadcast_buffers=False, gradient_as_bucket_view=True)
+    return DistributedDataParallel(module, gradient_as_bucket_view=True)
 
 
 def accumulate(module: nn.Module, last: bool) -> AbstractContextManager[Any]:

@@ -1,0 +1,136 @@
+"""A run that is killed and resumed is the run that was not: same curve, same weights, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from paceline.train.loop import resume
+from paceline.train.loop.resume import checkpoint_steps, load_newest, replace_folder, save_checkpoint
+from paceline.train.loop.trainer import Trainer
+from tests.architecture.tree import ROOT
+from tests.train.loop.tiny import TinyTask, curve, settings
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from paceline.train.loop.trainer import Trainer
+from tests.train.loop.tiny import TinyTask, settings
+
+class Killed(TinyTask):
+    def loss(self, batch, generator):
+        if len(self.steps_seen) == 17:  # the first of two micro-batches of step 8
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().loss(batch, generator)
+
+Trainer(Killed(), settings(optimizer="muon", gradient_accumulation=2), Path(sys.argv[1]), "cpu").run()
+"""
+
+
+def weights(out):
+    return torch.load(out / "last" / "model.pt")
+
+
+def test_a_killed_process_is_resumed_to_the_same_curve_and_weights(tmp_path):
+    chosen = settings(optimizer="muon", gradient_accumulation=2)
+    Trainer(TinyTask(), chosen, tmp_path / "whole", "cpu").run()
+    killed = tmp_path / "killed"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    result = subprocess.run([sys.executable, "-c", KILLED, str(killed)], env=environment, check=False)
+    assert result.returncode == -signal.SIGKILL
+    assert checkpoint_steps(killed / "checkpoints") == [4, 8]
+    assert curve(killed) == curve(tmp_path / "whole")[:2], "it died between two logs"
+    Trainer(TinyTask(), chosen, killed, "cpu", resume=True).run()
+    assert curve(killed) == curve(tmp_path / "whole")
+    for name, tensor in weights(tmp_path / "whole").items():
+        assert torch.equal(tensor, weights(killed)[name]), name
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda place: (place / "state.pt").write_bytes(b""),
+        lambda place: (place / "state.pt").write_bytes((place / "state.pt").read_bytes()[:-40]),
+        lambda place: flip(place / "state.pt"),
+        lambda place: (place / "state.json").unlink(),
+        lambda place: (place / "state.json").write_text("{}"),
+    ],
+    ids=["empty", "short", "one bit", "no sums", "other sums"],
+)
+def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path, spoil):
+    Trainer(TinyTask(), settings(), tmp_path, "cpu").run()
+    before, last = curve(tmp_path), weights(tmp_path)
+    spoil(tmp_path / "checkpoints" / "step-12")
+    (tmp_path / "run.json").write_text(without_end((tmp_path / "run.json").read_text()))
+    with pytest.warns(UserWarning, match=r"step-12 is damaged and left aside"):
+        trainer = Trainer(TinyTask(), settings(), tmp_path, "cpu", resume=True)
+    assert trainer.done == 8
+    trainer.run()
+    assert curve(tmp_path) == before
+    assert all(torch.equal(tensor, weights(tmp_path)[name]) for name, tensor in last.items())
+    assert load_newest(tmp_path / "checkpoints")["step"] == 12, "written anew over the damaged one"
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def without_end(text):
+    return json.dumps({k: v for k, v in json.loads(text).items() if k != "finished"})
+
+
+def test_all_damaged_begins_at_the_beginning(tmp_path):
+    Trainer(TinyTask(), settings(), tmp_path, "cpu").run()
+    before = curve(tmp_path)
+    for step in (8, 12):
+        flip(tmp_path / "checkpoints" / f"step-{step}" / "state.pt")
+    with pytest.warns(UserWarning) as warned:
+        trainer = Trainer(TinyTask(), settings(), tmp_path, "cpu", resume=True)
+    assert [str(w.message).split()[0].rpartition("/")[2] for w in warned] == ["step-12", "step-8"]
+    assert trainer.done == 0
+    trainer.run()
+    assert curve(tmp_path) == before
+
+
+def test_a_death_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, 4, {"x": torch.arange(3)}, keep=2)
+
+    def torn(value, file):
+        file.write(b"half of")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(resume.torch, "save", torn)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(tmp_path, 8, {"x": torch.arange(3)}, keep=2)
+    monkeypatch.undo()
+    assert checkpoint_steps(tmp_path) == [4] and load_newest(tmp_path)["step"] == 4
+    save_checkpoint(tmp_path, 8, {"x": torch.arange(4)}, keep=2)
+    assert load_newest(tmp_path)["x"].tolist() == [0, 1, 2, 3]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-4", "step-8"]
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    for step in (9, 10, 100, 11):
+        save_checkpoint(tmp_path, step, {}, keep=2)
+    assert checkpoint_steps(tmp_path) == [11, 100]
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    assert load_newest(tmp_path / "nowhere") is None
+
+
+def test_replacing_a_folder_takes_its_contents_away(tmp_path):
+    for name in ("new", "place"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    replace_folder(tmp_path / "new", tmp_path / "place")
+    assert [p.name for p in tmp_path.iterdir()] == ["place"]
+    assert [p.name for p in (tmp_path / "place").iterdir()] == ["new"]
