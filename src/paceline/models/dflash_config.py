@@ -1,7 +1,7 @@
 """Reading a DFlash drafter's config and checking that it fits its target, before any weight is read.
 
-Format: z-lab's published drafters (3 + 11 * layers tensors). A field may stand in `dflash_config` or at the
-top level; the nested one wins.
+Format: z-lab's published drafters (3 + 11 * layers tensors), or vLLM's speculators, which is translated first
+(`dflash_layouts`). A field may stand in `dflash_config` or at the top level; the nested one wins.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from paceline.errors import PairingError, UnsupportedModelError
 from paceline.layers.attention import HeadShape
 from paceline.models.checkpoint import Checkpoint, Shape, check_tensors
+from paceline.models.dflash_layouts import ARCHITECTURE, is_speculators, zlab_config
 from paceline.models.fields import MAX_LAYERS, Fields, layer_types, rope_spec
 from paceline.models.parts import attention_tensors, mlp_tensors, norm_tensors
 from paceline.models.spec import FULL_ATTENTION, SLIDING_ATTENTION, DrafterSpec, TargetSpec
 
-_ARCHITECTURE = "DFlashDraftModel"
 # Tables that some exports carry along; the target's own are used, as the drafter was trained with them.
 _SHARED = ("embed_tokens.weight", "lm_head.weight", "model.embed_tokens.weight")
 # Fields of later drafter families and of other targets, with the value that means "not used".
@@ -40,8 +40,9 @@ def read_spec(
     `target` (hidden size, vocabulary, taps, mask id, window, missing tensor) or cannot draft
     `num_speculative_tokens`, CheckpointError for a wrong field or a surplus or mis-shaped tensor.
     """
-    top = Fields(checkpoint.config_file, checkpoint.config)
-    fields = Fields(checkpoint.config_file, top.mapping("dflash_config"), checkpoint.config)
+    config = zlab_config(checkpoint.config_file, checkpoint.config)
+    top = Fields(checkpoint.config_file, config)
+    fields = Fields(checkpoint.config_file, top.mapping("dflash_config"), config)
     _require_dflash(fields, checkpoint)
     spec = _spec(fields, target)
     _check_pairing(spec, fields, target)
@@ -58,7 +59,8 @@ def read_spec(
 
 def warn_of_oddities(checkpoint: Checkpoint, target: TargetSpec) -> None:
     """Say what is unusual about an accepted drafter: once a load, not at every look at its numbers."""
-    if copies := _shared_copies(checkpoint, target):
+    copies = _shared_copies(checkpoint, target)
+    if copies and not is_speculators(checkpoint.config):  # whose layout has them always, frozen
         warnings.warn(
             f"{checkpoint.path}: {', '.join(copies)} ignored; the target's tables are used", stacklevel=2
         )
@@ -91,11 +93,11 @@ def _require_dflash(fields: Fields, checkpoint: Checkpoint) -> None:
     if second or any("dflash2" in name.lower() for name in named):
         raise UnsupportedModelError(
             f"{checkpoint.path}: DFlash2 drafters ({', '.join(named + second)}) are not supported; "
-            f"use a DFlash drafter ({_ARCHITECTURE})"
+            f"use a DFlash drafter ({ARCHITECTURE})"
         )
-    if named and _ARCHITECTURE not in named:
+    if named and ARCHITECTURE not in named:
         raise UnsupportedModelError(
-            f"{checkpoint.path}: {', '.join(named)} is no DFlash drafter; paceline runs {_ARCHITECTURE}"
+            f"{checkpoint.path}: {', '.join(named)} is no DFlash drafter; paceline runs {ARCHITECTURE}"
         )
     if not named and fields.get("mask_token_id") is None:
         raise UnsupportedModelError(
@@ -104,11 +106,10 @@ def _require_dflash(fields: Fields, checkpoint: Checkpoint) -> None:
     fields.require("hidden_act", ["silu"], "silu")
     for name, allowed in _UNUSED.items():
         fields.require(name, allowed, allowed[0])
-    for name in ("draft_vocab_size", "speculators_model_type"):
-        if fields.get(name) is not None:
-            raise UnsupportedModelError(
-                f"{fields.origin}: {name} is set; paceline runs plain DFlash drafters"
-            )
+    if fields.get("draft_vocab_size") is not None:
+        raise UnsupportedModelError(
+            f"{fields.origin}: draft_vocab_size is set; paceline runs plain DFlash drafters"
+        )
     if (Path(checkpoint.path) / "mask_embedding.pt").exists():
         raise UnsupportedModelError(
             f"{checkpoint.path}: mask_embedding.pt replaces the mask's row; paceline uses the target's table"
