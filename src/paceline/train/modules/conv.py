@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 WIDTH = 4
+_TRITON = find_spec("triton") is not None
 _DTYPES = (torch.bfloat16, torch.float16)
 
 
@@ -80,14 +80,6 @@ def _backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, None]:
 conv_silu.register_autograd(_backward, setup_context=_save)
 
 
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
-
-
-_triton_is_there = torch.compiler.assume_constant_result(_has_triton)
-
-
 def causal_conv_silu(u: Tensor, weight: Tensor, documents: Tensor | None = None) -> Tensor:
     """SiLU of the causal depthwise convolution of u [B, T, C] with the taps weight [C, width] (the last one
     meets the row itself), [B, T, C] in u's dtype.
@@ -95,5 +87,5 @@ def causal_conv_silu(u: Tensor, weight: Tensor, documents: Tensor | None = None)
     documents: [B, T] int, a number that changes where a packed document ends; taps that reach into the
     document before are zero, like those before the first row. Taps are rounded to u's dtype, sums are fp32.
     """
-    fused = u.is_cuda and u.dtype in _DTYPES and weight.shape[1] == WIDTH and _triton_is_there()
+    fused = u.is_cuda and u.dtype in _DTYPES and weight.shape[1] == WIDTH and _TRITON
     return conv_silu(u, weight, documents) if fused else plain_conv_silu(u, weight, documents)

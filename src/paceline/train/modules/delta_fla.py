@@ -47,11 +47,11 @@ def kernels() -> SimpleNamespace:
 
     from paceline.train.modules import delta_kernel
 
-    _pin(chunk_fwd.chunk_gated_delta_rule_fwd_kkt_solve_kernel, 2, 3, BK=64)
+    _pin(chunk_fwd.chunk_gated_delta_rule_fwd_kkt_solve_kernel, 1, 3, BK=64)
     _pin(wy_fast.recompute_w_u_fwd_kernel, 4, 3)
     _pin(wy_fast.prepare_wy_repr_bwd_kernel, 4, 2)
     _pin(chunk_delta_h.chunk_gated_delta_rule_fwd_kernel_h_blockdim64, 4, 2, BV=64)
-    _pin(chunk_delta_h.chunk_gated_delta_rule_bwd_kernel_dhu_blockdim64, 4, 2, BV=32)
+    _pin(chunk_delta_h.chunk_gated_delta_rule_bwd_kernel_dhu_blockdim64, 2, 3, BV=32)
     _pin(chunk_o.chunk_fwd_kernel_o, 4, 3, BK=64, BV=64)
     _pin(chunk_o.chunk_bwd_kernel_dv_local, 4, 2)
     return SimpleNamespace(

@@ -19,7 +19,7 @@ from torch import Tensor
 CHUNK = 64
 """Rows of a chunk, as in fla-core's kernels."""
 _BLOCK = 64
-_WARPS, _STAGES = 8, 2
+_WARPS, _STAGES = 4, 2
 
 
 @triton.jit

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.layers.rotary import RopeSpec
+from paceline.models.dense_config import DenseSpec
 from paceline.train.modules.base import RolloutState, TrainTarget
 from paceline.train.modules.layers import (
     MLP,
@@ -27,37 +25,17 @@ from paceline.train.modules.layers import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DenseShape:
-    """Sizes of a dense decoder, by their names in config.json."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_position: int
-    rms_eps: float
-    rope: RopeSpec
-    tied: bool
-    qkv_bias: bool
-    head_norms: bool
-    """Whether queries and keys are normed head by head (qwen3)."""
-    eos_ids: tuple[int, ...] = ()
-
-
 class DenseAttention(nn.Module):
     """Grouped-query attention with full rotation."""
 
-    def __init__(self, c: DenseShape) -> None:
+    def __init__(self, c: DenseSpec) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.dim = c.num_heads, c.kv_heads, c.head_dim
-        self.q_proj = Linear(c.hidden_size, self.heads * self.dim, bias=c.qkv_bias)
-        self.k_proj = Linear(c.hidden_size, self.kv_heads * self.dim, bias=c.qkv_bias)
-        self.v_proj = Linear(c.hidden_size, self.kv_heads * self.dim, bias=c.qkv_bias)
-        self.o_proj = Linear(self.heads * self.dim, c.hidden_size)
+        inner, outer = self.heads * self.dim, self.kv_heads * self.dim
+        self.q_proj = Linear(c.hidden_size, inner, bias="q_proj" in c.biased)
+        self.k_proj = Linear(c.hidden_size, outer, bias="k_proj" in c.biased)
+        self.v_proj = Linear(c.hidden_size, outer, bias="v_proj" in c.biased)
+        self.o_proj = Linear(inner, c.hidden_size, bias="o_proj" in c.biased)
         if c.head_norms:
             self.q_norm = RMSNorm(self.dim, c.rms_eps, zero_centred=False)
             self.k_norm = RMSNorm(self.dim, c.rms_eps, zero_centred=False)
@@ -76,7 +54,7 @@ class DenseAttention(nn.Module):
 class DenseBlock(nn.Module):
     """Pre-norm decoder layer."""
 
-    def __init__(self, c: DenseShape) -> None:
+    def __init__(self, c: DenseSpec) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(c.hidden_size, c.rms_eps, zero_centred=False)
         self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_eps, zero_centred=False)
@@ -108,9 +86,9 @@ class DenseState(RolloutState):
 class Dense(TrainTarget):
     """llama, qwen2 or qwen3."""
 
-    def __init__(self, c: DenseShape, compute: torch.dtype = torch.float32) -> None:
+    def __init__(self, c: DenseSpec, compute: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.shape, self.compute = c, compute
+        self.spec, self.compute = c, compute
         self.hidden_size, self.vocab_size, self.num_layers = c.hidden_size, c.vocab_size, c.num_layers
         self.max_position, self.eos_ids, self.tied = c.max_position, c.eos_ids, c.tied
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
@@ -137,7 +115,7 @@ class Dense(TrainTarget):
         return F.linear(hidden, self.head_weight.to(hidden.dtype)).float()
 
     def _rope(self, positions: Tensor) -> Rope:
-        cos, sin = rope_rows(self.shape.rope, positions)
+        cos, sin = rope_rows(self.spec.rope, positions)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
 
     def forward(
@@ -153,7 +131,7 @@ class Dense(TrainTarget):
         return self.norm(x), torch.cat([seen[i] for i in taps], -1) if taps else None
 
     def rollout_state(self, slots: int, length: int) -> DenseState:
-        c, like = self.shape, self.embed_tokens.weight.new_empty(0, dtype=self.compute)
+        c, like = self.spec, self.embed_tokens.weight.new_empty(0, dtype=self.compute)
         return DenseState([SlotKV(slots, c.kv_heads, length, c.head_dim, like) for _ in self.layers])
 
     def prefill(self, ids: Tensor, lengths: Tensor, slots: Tensor, state: RolloutState) -> None:
@@ -171,27 +149,3 @@ class Dense(TrainTarget):
             x = step(x, rope, positions, kv.k, kv.v)
         hidden: Tensor = self.norm(x)
         return hidden
-
-
-def dense_shape(config: Mapping[str, Any], eos_ids: tuple[int, ...]) -> DenseShape:
-    """Read the sizes from a llama, qwen2 or qwen3 config.json that the engine has accepted."""
-    heads = config["num_attention_heads"]
-    dim = config.get("head_dim") or config["hidden_size"] // heads
-    rope = config.get("rope_parameters") or config
-    kind = config["model_type"]
-    return DenseShape(
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
-        num_layers=config["num_hidden_layers"],
-        num_heads=heads,
-        kv_heads=config["num_key_value_heads"],
-        head_dim=dim,
-        vocab_size=config["vocab_size"],
-        max_position=config["max_position_embeddings"],
-        rms_eps=config["rms_norm_eps"],
-        rope=RopeSpec(theta=float(rope["rope_theta"]), rotary_dim=dim),
-        tied=bool(config.get("tie_word_embeddings")),
-        qkv_bias=kind == "qwen2",
-        head_norms=kind == "qwen3",
-        eos_ids=eos_ids,
-    )

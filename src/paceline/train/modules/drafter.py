@@ -109,9 +109,7 @@ class Drafter(nn.Module):
         for layer in self.layers:
             layer.compile(dynamic=False)
 
-    def forward(
-        self, features: Tensor, block: Tensor, positions: Tensor, masks: tuple[Mask, ...]
-    ) -> Tensor:
+    def forward(self, features: Tensor, block: Tensor, positions: Tensor, masks: tuple[Mask, ...]) -> Tensor:
         """features [B, T, K * H], block embeddings [B, Q, H], positions [B, T + Q] of context and block
         rows, one mask for each of `kinds` -> [B, Q, H] after the final norm, ready for the output matrix."""
         context = self.hidden_norm(self.fc(features))

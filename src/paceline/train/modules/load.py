@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from paceline.errors import CheckpointError
 from paceline.models.checkpoint import Checkpoint
+from paceline.models.dense_config import DenseSpec
 from paceline.models.quantized import as_plain
 from paceline.models.registry import read_target_spec
 from paceline.train.modules.base import TrainTarget
-from paceline.train.modules.dense import Dense, dense_shape
+from paceline.train.modules.dense import Dense
 from paceline.train.modules.hybrid import Hybrid
-
-_HYBRID = ("qwen3_5", "qwen3_5_text")
 
 
 def load_train_target(
@@ -25,12 +24,8 @@ def load_train_target(
 
     Raises: CheckpointError or UnsupportedModelError, as the engine does for the same folder.
     """
-    checkpoint = as_plain(Checkpoint.open(path))
-    model: TrainTarget
-    if checkpoint.config["model_type"] in _HYBRID:
-        model = Hybrid(read_target_spec(path), compute)
-    else:
-        model = Dense(dense_shape(checkpoint.config, (2,)), compute)
+    spec, checkpoint = read_target_spec(path), as_plain(Checkpoint.open(path))
+    model = Dense(spec, compute) if isinstance(spec, DenseSpec) else Hybrid(spec, compute)
     fill(model, checkpoint, [n for n in checkpoint.tensors if not n.startswith("mtp.")])
     return model.to(device).requires_grad_(False)
 

@@ -105,7 +105,9 @@ class MTPHead(nn.Module):
         return torch.stack(outs, 2)
 
     def _join(self, embeds: Tensor, hidden: Tensor) -> Tensor:
-        y: Tensor = self.fc(torch.cat([self.pre_fc_norm_embedding(embeds), self.pre_fc_norm_hidden(hidden)], -1))
+        y: Tensor = self.fc(
+            torch.cat([self.pre_fc_norm_embedding(embeds), self.pre_fc_norm_hidden(hidden)], -1)
+        )
         return y
 
     def _rope(self, positions: Tensor) -> Rope:
