@@ -13,7 +13,7 @@ def blocks(name: str) -> tuple[tuple[str, ...], ...]:
     text = source.read_text(encoding="utf-8")
     found: list[list[str]] = [[]]
     for line in text.splitlines():
-        if line.startswith("#"):
+        if line.startswith("# "):
             continue
         if line.strip():
             found[-1].append(line.rstrip())

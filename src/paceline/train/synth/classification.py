@@ -43,10 +43,12 @@ _OBJECTS = words.split(
     "movie,book,phone,hotel,restaurant,game,camera,course,show,album,car,trip,meal,app", ","
 )
 _TOPICS = {
-    "Science": ("How do plants make oxygen", "Why is the sky blue", "What is an atom made of", "How do magnets work",
+    "Science": ("How do plants make oxygen", "Why is the sky blue", "What is an atom made of",
+                "How do magnets work",
                 "What causes the tides", "How far away is the moon", "Why does ice float on water"),
     "History": ("Who built the pyramids", "When did the Roman Empire fall", "Who was the first president",
-                "What started the great war", "How did people live in the Middle Ages", "Who sailed to America"),
+                "What started the great war", "How did people live in the Middle Ages",
+                "Who sailed to America"),
     "Sports": ("How long is a marathon", "How many players has a football team", "Who won the last world cup",
                "What is a tie break in tennis", "How do I train for a swim race", "What is offside"),
     "Food": ("How do I bake bread", "What goes into a tomato soup", "How long must an egg boil",
@@ -113,8 +115,9 @@ def _mood(draw: Draw) -> tuple[str, str]:
     key = draw.pick(("sentiment", "mood", "label"))
     question, answer = draw.pick((
         (f"Is this review positive, negative or neutral? {review}", f"The review is {mood}."),
-        (f"Classify the sentiment of the review as positive, negative or neutral. One word only.\n{review}", mood),
-        (f'{review}\n\nReturn JSON with the key "{key}": positive, negative or neutral.', json.dumps({key: mood})),
+        (f"Classify the sentiment of the review as positive, negative or neutral. One word.\n{review}", mood),
+        (f'{review}\n\nReturn JSON with the key "{key}": positive, negative or neutral.',
+         json.dumps({key: mood})),
     ))  # fmt: skip
     return question, answer
 
@@ -125,7 +128,7 @@ def _topics(draw: Draw) -> tuple[str, str]:
     text = _listed(draw, [f"{draw.pick(_TOPICS[topic])}?" for topic in chosen])
     ask = draw.pick((
         f"Assign each question to one of these categories: {joined(topics, 'or')}. One category per line.",
-        f"The categories are {joined(topics)}. Give the category of each question, one per line, and nothing else.",
+        f"The categories are {joined(topics)}. Give each question's category, one per line, nothing else.",
         f"Sort the questions into {joined(topics)}. Answer line by line with the category only.",
     ))  # fmt: skip
     return f"{ask}\n{text}", "\n".join(chosen)

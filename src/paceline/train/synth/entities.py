@@ -23,9 +23,9 @@ _SENTENCES = (
 _ASKS = (
     "Identify the people, organizations and locations in the text. Answer with a JSON object with the keys "
     '"people", "organizations" and "locations".\n\n{t}',
-    "{t}\n\nList the named entities of this text as JSON. Group them into people, organizations and locations.",
-    "Find all named entities (people, organizations, locations) in the article below. Give a JSON dictionary whose "
-    "keys are the types and whose values are lists of strings.\n\n{t}",
+    "{t}\n\nList the named entities of this text as JSON, grouped into people, organizations and locations.",
+    "Find all named entities (people, organizations, locations) in the article below. Give a JSON dictionary "
+    "whose keys are the types and whose values are lists of strings.\n\n{t}",
 )
 _SOURCES = {
     "person": lambda draw: words.person(draw).full,

@@ -1,4 +1,4 @@
-"""Extraction: texts whose facts are wanted as JSON with named keys, or as one line each; and classification."""
+"""Extraction: texts whose facts are wanted as JSON with named keys or as lines; and classification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from paceline.train.synth.entities import entities
 from paceline.train.synth.records import KINDS, Field, Kind
 
 _FILLERS = (
-    "Thank you for reading.", "We hope to see you soon.", "This is the latest news.", "More will follow later.",
+    "Thank you for reading.", "We hope to see you soon.", "This is the latest news.",
+    "More will follow later.",
     "Please note the following.", "Here is what we know.", "It was a busy week.", "Have a nice day.",
     "The weather was fine.", "Nobody else was there.", "Everyone was pleased.", "That is all for now.",
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 from paceline.train.synth import words
 from paceline.train.synth.dialogue import Draw, joined
@@ -23,10 +23,7 @@ def ordering(draw: Draw) -> Puzzle:
     """Who is first or last in an order that pairs of statements give."""
     more, less, most, least = draw.pick(_SCALES)
     names = words.first_names(draw, draw.between(3, 4))
-    facts = [
-        f"{a} is {more} {b}." if draw.chance(0.6) else f"{b} is {less} {a}."
-        for a, b in zip(names, names[1:], strict=False)
-    ]
+    facts = [f"{a} is {more} {b}." if draw.chance(0.6) else f"{b} is {less} {a}." for a, b in pairwise(names)]
     draw.shuffle(facts)
     top = draw.chance(0.5)
     question = f"{' '.join(facts)} Who is the {most if top else least}?"
@@ -58,21 +55,24 @@ def uncertain(draw: Draw) -> Puzzle:
     x, y = claim
     question = draw.pick((
         f"{told[0]} {told[1]} Is it true, false or uncertain that {x} cost more than {y}?",
-        f"1. {told[0]}\n2. {told[1]}\n3. {x.capitalize()} cost more than {y}.\nIf the first two statements are true, "
-        "is the third true, false or uncertain?",
+        f"1. {told[0]}\n2. {told[1]}\n3. {x.capitalize()} cost more than {y}.\nIf the first two statements "
+        "are true, is the third true, false or uncertain?",
     ))  # fmt: skip
     return Puzzle(question, why, kind)
 
 
 # Two steps of kinship: (first, second) -> what the first person is to the third. Sex: of the first person.
 _KIN = {
-    ("father", "father"): "grandfather", ("father", "mother"): "grandfather", ("mother", "father"): "grandmother",
-    ("mother", "mother"): "grandmother", ("brother", "father"): "uncle", ("brother", "mother"): "uncle",
-    ("sister", "father"): "aunt", ("sister", "mother"): "aunt", ("son", "son"): "grandson",
-    ("son", "daughter"): "grandson", ("daughter", "son"): "granddaughter",
-    ("daughter", "daughter"): "granddaughter", ("son", "brother"): "nephew", ("son", "sister"): "nephew",
-    ("daughter", "brother"): "niece", ("daughter", "sister"): "niece", ("father", "brother"): "father",
-    ("father", "sister"): "father", ("mother", "brother"): "mother", ("mother", "sister"): "mother",
+    ("father", "father"): "grandfather", ("father", "mother"): "grandfather",
+    ("mother", "father"): "grandmother", ("mother", "mother"): "grandmother",
+    ("brother", "father"): "uncle", ("brother", "mother"): "uncle",
+    ("sister", "father"): "aunt", ("sister", "mother"): "aunt",
+    ("son", "son"): "grandson", ("son", "daughter"): "grandson",
+    ("daughter", "son"): "granddaughter", ("daughter", "daughter"): "granddaughter",
+    ("son", "brother"): "nephew", ("son", "sister"): "nephew",
+    ("daughter", "brother"): "niece", ("daughter", "sister"): "niece",
+    ("father", "brother"): "father", ("father", "sister"): "father",
+    ("mother", "brother"): "mother", ("mother", "sister"): "mother",
 }  # fmt: skip
 _MALE = {"father", "brother", "son"}
 
@@ -128,7 +128,7 @@ def syllogism(draw: Draw) -> Puzzle:
     ))  # fmt: skip
     question = draw.pick((
         f"{first}. {second}. Does it follow that {claim[0].lower()}{claim[1:]}? Answer yes or no.",
-        f"Statement 1: {first}.\nStatement 2: {second}.\nConclusion: {claim}.\nIs the conclusion valid? (yes or no)",
+        f"Statement 1: {first}.\nStatement 2: {second}.\nConclusion: {claim}.\nIs the conclusion valid?",
         f"If {first[0].lower()}{first[1:]} and {second[0].lower()}{second[1:]}, can we conclude that "
         f"{claim[0].lower()}{claim[1:]}?",
     ))  # fmt: skip
@@ -168,7 +168,7 @@ def truth_tellers(draw: Draw) -> Puzzle:
 
 
 def _claims(kind: int, speaker: int, world: tuple[bool, ...]) -> bool:
-    """Whether what the speaker says is true in a world: about the other, about both, about both being alike."""
+    """Whether what the speaker says is true in a world; the kinds are those of `_stated`."""
     me, other = world[speaker], world[1 - speaker]
     return (other, not other, me and other, me == other)[kind]
 
@@ -176,16 +176,19 @@ def _claims(kind: int, speaker: int, world: tuple[bool, ...]) -> bool:
 def _stated(kind: int, speaker: int, names: tuple[str, str], good: str, bad: str) -> str:
     other = names[1 - speaker]
     return (
-        f"{other} is a {good}.", f"{other} is a {bad}.", f"We are both {good}s.", f"{other} and I are of the same kind.",
+        f"{other} is a {good}.", f"{other} is a {bad}.", f"We are both {good}s.",
+        f"{other} and I are of the same kind.",
     )[kind]  # fmt: skip
 
 
 _EVENTS = (
-    ("it rains", "the street is wet"), ("the bell rings", "the lesson ends"), ("the light is red", "the cars stop"),
+    ("it rains", "the street is wet"), ("the bell rings", "the lesson ends"),
+    ("the light is red", "the cars stop"),
     ("the alarm sounds", "everyone leaves"), ("the door is open", "the cat goes out"),
     ("the sun shines", "the children play outside"), ("the battery is empty", "the phone is off"),
     ("it is Sunday", "the shop is closed"), ("the water boils", "the kettle whistles"),
-    ("the train is late", "Tom waits"), ("the ice is thin", "nobody skates"), ("the dog barks", "the baby wakes up"),
+    ("the train is late", "Tom waits"), ("the ice is thin", "nobody skates"),
+    ("the dog barks", "the baby wakes up"),
 )  # fmt: skip
 
 
@@ -196,11 +199,12 @@ def rules(draw: Draw) -> Puzzle:
         (cause, effect, "Yes", f"the rule says that then {effect}"),
         (f"it is not true that {effect}", cause, "No", f"if {cause}, then {effect}, and that is not so"),
         (effect, cause, "Not certain", "the effect may have another reason"),
-        (f"it is not true that {cause}", effect, "Not certain", f"the rule says nothing about when it is not so that {cause}"),
+        (f"it is not true that {cause}", effect, "Not certain",
+         f"the rule says nothing about when it is not so that {cause}"),
     ))  # fmt: skip
     question = draw.pick((
         f"If {cause}, then {effect}. We know: {fact}. Is it certain that {ask}?",
-        f"Rule: if {cause}, then {effect}.\nFact: {fact}.\nDoes it follow that {ask}? Yes, no, or not certain?",
+        f"Rule: if {cause}, then {effect}.\nFact: {fact}.\nIs it so that {ask}? Yes, no, or not certain?",
     ))  # fmt: skip
     return Puzzle(question, f"The rule is: if {cause}, then {effect}. The fact is: {fact}. So {why}.", answer)
 
@@ -222,7 +226,7 @@ def tally(draw: Draw) -> Puzzle:
     )
     wanted = draw.chance(0.6)
     found = [name for name, like in zip(names, likes, strict=True) if like == wanted]
-    word = "like what they do" if wanted else "dislike it"
+    word = "people like something" if wanted else "people dislike something"
     ask = "How many people like something?" if wanted else "How many people dislike something?"
-    listed = f"These {word}: {joined(found)}. That makes {len(found)}." if found else f"None of them {word}."
+    listed = f"These {word}: {joined(found)}. That makes {len(found)}." if found else "There are none."
     return Puzzle(f"{told} {ask}", listed, str(len(found)))

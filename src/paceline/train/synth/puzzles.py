@@ -74,20 +74,25 @@ def _plural(animal: str, count: int) -> str:
     return odd.get(animal, "butterflies" if animal == "butterfly" else f"{animal}s")
 
 
+def _some(count: int, unit: str) -> str:
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+
+
 def weekday(draw: Draw) -> Puzzle:
     """The day some days from now."""
     start, days = draw.between(0, 6), draw.between(1, 20)
     ahead = draw.chance(0.7)
     today = words.DAYS[start]
     end = words.DAYS[(start + days if ahead else start - days) % 7]
-    when = f"in {days} days" if ahead else f"{days} days ago"
+    when = f"in {_some(days, 'day')}" if ahead else f"{_some(days, 'day')} ago"
     verb = "will it be" if ahead else "was it"
     question = draw.pick((f"Today is {today}. What day {verb} {when}?",
                           f"If today is {today}, which day of the week {verb} {when}?"))  # fmt: skip
     rest = days % 7
     row = [words.DAYS[(start + (i if ahead else -i)) % 7] for i in range(rest + 1)]
-    weeks = f"{days} days are {days // 7} weeks and {rest} days, so count {rest} days. " if days > 6 else ""
-    return Puzzle(question, f"{weeks}{', '.join(row)}.", end)
+    over = _some(rest, "day")
+    weeks = f"{days} days are {_some(days // 7, 'week')} and {over}, so count {over}. "
+    return Puzzle(question, f"{weeks if days > 6 else ''}{', '.join(row)}.", end)
 
 
 def clock_hours(draw: Draw) -> Puzzle:
@@ -96,8 +101,8 @@ def clock_hours(draw: Draw) -> Puzzle:
     end = (hour + hours - 1) % 12 + 1
     total = hour + hours
     over = f" {total} is more than 12, so subtract 12 until it is not: {end}." if total > 12 else ""
-    question = draw.pick((f"It is {hour} o'clock. What time is it in {hours} hours?",
-                          f"A clock shows {hour}. What will it show after {hours} hours?"))  # fmt: skip
+    question = draw.pick((f"It is {hour} o'clock. What time is it in {_some(hours, 'hour')}?",
+                          f"A clock shows {hour}. What in {_some(hours, 'hour')}?"))  # fmt: skip
     return Puzzle(question, f"{hour} + {hours} = {total}.{over}", f"{end} o'clock")
 
 
@@ -119,7 +124,8 @@ def sequence(draw: Draw) -> Puzzle:
         rule = "The differences grow by one: 1, 2, 3, 4, 5."
     count = draw.between(4, 5)
     shown = ", ".join(map(str, row[:count]))
-    question = draw.pick((f"What comes next in the sequence: {shown}, ...?", f"Find the next number: {shown}, ?",
+    question = draw.pick((f"What comes next in the sequence: {shown}, ...?",
+                          f"Find the next number: {shown}, ?",
                           f"Which number continues the row {shown}?"))  # fmt: skip
     last, value = row[count - 1], row[count]
     sign = (
@@ -142,10 +148,10 @@ def sorting(draw: Draw) -> Puzzle:
         return Puzzle(question, f"The {begin} is {order[0]}, then come {joined(list(map(str, order[1:])))}.",
                       ", ".join(map(str, order)))  # fmt: skip
     chosen = draw.sample(words.NOUNS, draw.between(3, 5))
-    order = sorted(chosen)
-    firsts = ", ".join(f"{word} ({word[:2]})" for word in order)
-    return Puzzle(f"Put these words in alphabetical order: {', '.join(chosen)}", f"By first letters: {firsts}.",
-                  ", ".join(order))  # fmt: skip
+    row = sorted(chosen)
+    firsts = ", ".join(f"{word} ({word[:2]})" for word in row)
+    question = f"Put these words in alphabetical order: {', '.join(chosen)}"
+    return Puzzle(question, f"By first letters: {firsts}.", ", ".join(row))
 
 
 _GROUPS = {
@@ -168,8 +174,9 @@ def odd_one_out(draw: Draw) -> Puzzle:
     odd = draw.pick(_GROUPS[other].split())
     row = [*draw.sample(_GROUPS[group].split(), 3), odd]
     draw.shuffle(row)
-    question = draw.pick((f"Which word does not fit: {', '.join(row)}?", f"Find the odd one out: {', '.join(row)}",
-                          f"One of these does not belong to the others: {', '.join(row)}. Which one?"))  # fmt: skip
+    listed = ", ".join(row)
+    question = draw.pick((f"Which word does not fit: {listed}?", f"Find the odd one out: {listed}",
+                          f"One of these does not belong to the others: {listed}. Which one?"))  # fmt: skip
     rest = joined([word for word in row if word != odd])
     return Puzzle(
         question, f"{rest.capitalize()} are {group}. {odd.capitalize()} belongs to the {other}.", odd

@@ -16,8 +16,8 @@ _EVENTS = words.split(
     ",",
 )
 _TOPICS = words.split(
-    "the new budget,the summer party,hiring,the release plan,safety,the website,travel costs,the customer survey,"
-    "office plants,the next quarter,training,the data center,parking,opening hours",
+    "the new budget,the summer party,hiring,the release plan,safety,the website,travel costs,"
+    "the customer survey,office plants,the next quarter,training,the data center,parking,opening hours",
     ",",
 )
 _WEATHER = words.split("sunny cloudy rainy windy foggy stormy clear snowy")

@@ -61,6 +61,10 @@ def _amount(draw: Draw) -> float:
     return draw.between(2, 900) + draw.pick((0.5, 0.25, 0.75, 0.99))
 
 
+def _title(draw: Draw) -> str:
+    return f"{draw.pick(words.ADJECTIVES)} {draw.pick(words.NOUNS)}"
+
+
 def _several(options: tuple[str, ...]) -> Callable[[Draw], list[str]]:
     return lambda draw: draw.sample(options, draw.between(2, 3))
 
@@ -74,7 +78,8 @@ _NOTES = (
 
 PARAMETERS = (
     _text("city", "Name of the city", lambda d: d.pick(words.CITIES), "in {v}", "in the city of {v}"),
-    _text("country", "Name of the country", lambda d: d.pick(words.COUNTRIES)[0], "in {v}", "for the country {v}"),
+    _text("country", "Name of the country", lambda d: d.pick(words.COUNTRIES)[0],
+          "in {v}", "for the country {v}"),
     _text("origin", "Where it starts", lambda d: d.pick(words.CITIES), "from {v}", "starting in {v}"),
     _text("destination", "Where it ends", lambda d: d.pick(words.CITIES), "to {v}", "going to {v}"),
     _text("date", "Date as YYYY-MM-DD", words.iso_date, "on {v}", "for the date {v}"),
@@ -88,11 +93,13 @@ PARAMETERS = (
     _text("id", "Identifier", words.code, "with the id {v}", "number {v}"),
     _text("reference", "Reference code", words.code, "with the reference {v}", "under reference {v}"),
     _text("company", "Name of the company", words.company, "of the company {v}", "from {v}"),
-    _text("product", "Name of the product", lambda d: d.pick(words.PRODUCTS), "for the product {v}", "about the {v}"),
+    _text("product", "Name of the product", lambda d: d.pick(words.PRODUCTS),
+          "for the product {v}", "about the {v}"),
     _text("color", "Color to use", lambda d: d.pick(words.COLORS), "in {v}", "in the color {v}"),
-    _text("title", "Title", lambda d: f"{d.pick(words.ADJECTIVES)} {d.pick(words.NOUNS)}", "with the title '{v}'",
+    _text("title", "Title", _title, "with the title '{v}'",
           "titled '{v}'"),
-    _text("keyword", "Word to look for", lambda d: d.pick(words.NOUNS), "about '{v}'", "with the keyword '{v}'"),
+    _text("keyword", "Word to look for", lambda d: d.pick(words.NOUNS),
+          "about '{v}'", "with the keyword '{v}'"),
     _text("note", "Short note", lambda d: d.pick(_NOTES), "with the note '{v}'", "saying '{v}'"),
     _text("file_name", "Name of the file", lambda d: f"{d.pick(words.NOUNS)}_{d.between(1, 99)}.txt",
           "using the file {v}", "from the file {v}"),
@@ -106,18 +113,21 @@ PARAMETERS = (
     _whole("score", "Score from 1 to 10", 1, 10, "with a score of {v}", "with {v} points"),
     Parameter("amount", "number", "Amount of money", _amount, ("with an amount of {v}", "for {v} dollars")),
     Parameter("weight", "number", "Weight in kilograms", _amount, ("with a weight of {v} kilograms",)),
-    Parameter("max_price", "number", "Highest price", _amount, ("for at most {v} dollars", "below {v} dollars")),
+    Parameter("max_price", "number", "Highest price", _amount,
+              ("for at most {v} dollars", "below {v} dollars")),
     Parameter("tags", "array", "Tags", _several(_TAGS), ("tagged {v}", "with the tags {v}")),
     Parameter("people_names", "array", "Names of people", _several(words.FEMALE + words.MALE),
               ("together with {v}", "with the people {v}")),
-    Parameter("cities", "array", "Names of cities", _several(words.CITIES), ("for the cities {v}", "covering {v}")),
+    Parameter("cities", "array", "Names of cities", _several(words.CITIES),
+              ("for the cities {v}", "covering {v}")),
     _enum("priority", "Priority", "low medium high", "with {v} priority", "with the priority {v}"),
     _enum("unit", "Unit of temperature", "celsius fahrenheit kelvin", "in {v}", "in degrees {v}"),
     _enum("format", "Output format", "pdf csv json html", "as {v}", "in {v} format"),
     _enum("size", "Size", "small medium large", "in size {v}", "of {v} size"),
     _enum("status", "Status", "open closed pending done", "with the status {v}", "that is {v}"),
     _enum("currency", "Currency code", "USD EUR GBP JPY CHF", "in {v}", "using {v}"),
-    _enum("language", "Language", "English French German Spanish Italian Japanese", "in {v}", "in the language {v}"),
+    _enum("language", "Language", "English French German Spanish Italian Japanese",
+          "in {v}", "in the language {v}"),
     _enum("sort", "Sort order", "newest oldest cheapest nearest", "sorted by {v}", "{v} first"),
     _enum("mode", "Mode", "fast normal quiet", "in {v} mode", "using the {v} mode"),
     _flag("notify", "Whether to notify people", "and notify everyone", "and notify nobody"),

@@ -36,9 +36,9 @@ LAST = split(
 CITIES = split(
     "Paris London Berlin Madrid Rome Vienna Prague Oslo Stockholm Helsinki Dublin Lisbon Athens Warsaw "
     "Budapest Zurich Geneva Brussels Amsterdam Hamburg Munich Milan Naples Barcelona Porto Krakow Tokyo "
-    "Osaka Kyoto Seoul Beijing Shanghai Delhi Mumbai Bangkok Singapore Sydney Melbourne Auckland Toronto Montreal "
-    "Vancouver Boston Chicago Denver Seattle Houston Dallas Atlanta Miami Austin Portland Phoenix Cairo "
-    "Lagos Nairobi Accra Lima Bogota Santiago Havana Quito"
+    "Osaka Kyoto Seoul Beijing Shanghai Delhi Mumbai Bangkok Singapore Sydney Melbourne Auckland "
+    "Toronto Montreal Vancouver Boston Chicago Denver Seattle Houston Dallas Atlanta Miami Austin "
+    "Portland Phoenix Cairo Lagos Nairobi Accra Lima Bogota Santiago Havana Quito"
 )
 COUNTRIES = (
     ("France", "Paris", "French"), ("Italy", "Rome", "Italian"), ("Spain", "Madrid", "Spanish"),

@@ -1,0 +1,83 @@
+"""Weighted mixes of the generators."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from itertools import accumulate, count
+from types import MappingProxyType
+
+from paceline.errors import ConfigError
+from paceline.train.synth.arithmetic import arithmetic
+from paceline.train.synth.code import code
+from paceline.train.synth.dialogue import Dialogue, Generator, Split
+from paceline.train.synth.extraction import extraction
+from paceline.train.synth.thinking import thinking
+from paceline.train.synth.tools import tools
+from paceline.train.synth.word_problems import word_problem
+
+GENERATORS: Mapping[str, Generator] = MappingProxyType({
+    "arithmetic": arithmetic,
+    "math": word_problem,
+    "extraction": extraction,
+    "tools": tools,
+    "thinking": thinking,
+    "code": code,
+})  # fmt: skip
+"""Generators by name. `prose.Continuations(texts)` and others are given to a mix as `extra`."""
+WEIGHTS: Mapping[str, float] = MappingProxyType(
+    {"arithmetic": 3, "math": 2, "extraction": 2.5, "tools": 3, "thinking": 2, "code": 2}
+)
+"""A mix to begin with: columns of digits and names of tools take the most examples to learn."""
+
+
+class Mix:
+    """Dialogues of several generators: a pure function of (seed, index, split)."""
+
+    def __init__(
+        self,
+        seed: int,
+        weights: Mapping[str, float] = WEIGHTS,
+        split: Split = "train",
+        extra: Mapping[str, Generator] | None = None,
+    ) -> None:
+        """weights: generator name to share, in any unit. Raises ConfigError for a name that there is not."""
+        known = {**GENERATORS, **(extra or {})}
+        for name, weight in weights.items():
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                raise ConfigError(
+                    f"there is no generator {name!r}: use {f'{near[0]!r} or ' if near else ''}one of "
+                    f"{', '.join(known)}",
+                    key="weights",
+                )
+            if weight < 0:
+                raise ConfigError(f"the weight of {name} is negative: give 0 or more", key="weights")
+        chosen = {name: weight for name, weight in weights.items() if weight}
+        if not chosen:
+            raise ConfigError("a mix needs at least one generator with a weight above 0", key="weights")
+        self._seed, self._split = seed, split
+        self._generators = [known[name] for name in chosen]
+        self._bounds = list(accumulate(chosen.values()))
+
+    def at(self, index: int) -> Dialogue:
+        """The dialogue with this number."""
+        draw = random.Random((self._seed << 64) ^ index).random() * self._bounds[-1]
+        generator = self._generators[min(bisect(self._bounds, draw), len(self._bounds) - 1)]
+        return generator(self._seed, index, self._split)
+
+    def stream(self, start: int = 0, step: int = 1) -> Iterator[Dialogue]:
+        """Dialogues start, start + step, ... without end: what one of `step` processes makes."""
+        return map(self.at, count(start, step))
+
+
+def mix(
+    seed: int,
+    weights: Mapping[str, float] = WEIGHTS,
+    split: Split = "train",
+    extra: Mapping[str, Generator] | None = None,
+) -> Iterator[Dialogue]:
+    """All dialogues of a `Mix`, in order."""
+    return Mix(seed, weights, split, extra).stream()
