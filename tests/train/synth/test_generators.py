@@ -13,10 +13,10 @@ from paceline.errors import ConfigError
 from paceline.train.synth import logic, puzzles, words
 from paceline.train.synth.arithmetic import arithmetic, two_operands
 from paceline.train.synth.code import code
-from paceline.train.synth.dialogue import Draw, joined
+from paceline.train.synth.dialogue import Dialogue, Draw, assistant, joined, user
 from paceline.train.synth.extraction import extraction, json_extraction
 from paceline.train.synth.functions import FAMILIES, function
-from paceline.train.synth.mix import GENERATORS, Mix, mix
+from paceline.train.synth.mix import GENERATORS, Mix, mix, with_history
 from paceline.train.synth.numbers import pair_allowed, value, working
 from paceline.train.synth.prose import Continuations
 from paceline.train.synth.thinking import thinking
@@ -254,6 +254,17 @@ def test_continuations_follow_their_passage():
     assert not seen["train"] & seen["held_out"]
 
 
+def test_history_comes_before_the_question_and_behind_the_system_message():
+    first, second = (
+        Dialogue([user("a"), assistant("b", "why")], "x", True),
+        Dialogue([{"role": "system", "content": "s"}, user("c"), assistant("d")], "y"),
+    )
+    both = with_history(first, second)
+    assert [m["content"] for m in both.messages] == ["s", "a", "b", "c", "d"]
+    assert both.category == "y" and not both.thinking and "reasoning_content" not in both.messages[2]
+    assert with_history(tools(0, 0, "train"), second) == second
+
+
 def test_too_little_prose_is_a_mistake_of_the_user():
     with pytest.raises(ConfigError, match="give a whole novel"):
         Continuations(["Too short."])(0, 0, "train")
@@ -265,6 +276,8 @@ def test_a_mix_keeps_its_weights_and_its_streams_apart():
     assert 0.7 < share < 0.8
     halves = [list(islice(whole.stream(start, 2), 10)) for start in (0, 1)]
     assert [d for pair in zip(*halves, strict=True) for d in pair] == list(islice(whole.stream(), 20))
+    turns = [sum(m["role"] == "user" for m in d.messages) for d in islice(whole.stream(), 1000)]
+    assert 30 < turns.count(2) < 100 and set(turns) == {1, 2}
     extra = mix(0, {"other": 1}, extra={"other": GENERATORS["code"]})
     assert next(extra) == GENERATORS["code"](0, 0, "train")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from bisect import bisect
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import accumulate, count
 from types import MappingProxyType
@@ -31,6 +32,24 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
     {"arithmetic": 3, "math": 2, "extraction": 2.5, "tools": 3, "thinking": 2, "code": 2}
 )
 """A mix to begin with: columns of digits and names of tools take the most examples to learn."""
+
+
+HISTORY = 0.06
+"""Share of dialogues that begin with another question and its answer."""
+_APART = 1 << 48
+"""Numbers of earlier turns are this far from those of whole dialogues, so that no text comes twice."""
+
+
+def with_history(first: Dialogue, second: Dialogue) -> Dialogue:
+    """The second dialogue behind the question and answer of the first; what either needs tools for is left
+    alone."""
+    if first.tools or len(first.messages) > 3:
+        return second
+    question, answer = first.messages[-2:]
+    past = [question, {"role": "assistant", "content": answer["content"]}]
+    system = [message for message in second.messages if message["role"] == "system"]
+    messages = [*system, *past, *second.messages[len(system) :]]
+    return replace(second, messages=messages)
 
 
 class Mix:
@@ -64,8 +83,15 @@ class Mix:
 
     def at(self, index: int) -> Dialogue:
         """The dialogue with this number."""
-        draw = random.Random((self._seed << 64) ^ index).random() * self._bounds[-1]
-        generator = self._generators[min(bisect(self._bounds, draw), len(self._bounds) - 1)]
+        draw = random.Random((self._seed << 64) ^ index)
+        found = self._draw(draw, index)
+        if draw.random() < HISTORY:
+            return with_history(self._draw(draw, index + _APART), found)
+        return found
+
+    def _draw(self, draw: random.Random, index: int) -> Dialogue:
+        at = bisect(self._bounds, draw.random() * self._bounds[-1])
+        generator = self._generators[min(at, len(self._bounds) - 1)]
         return generator(self._seed, index, self._split)
 
     def stream(self, start: int = 0, step: int = 1) -> Iterator[Dialogue]:

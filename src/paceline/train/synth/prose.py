@@ -25,6 +25,10 @@ _ASKS = (
     "How does this go on?\n\n{t}",
     "Go on with this passage from a novel:\n\n{t}",
 )
+_PLANS = (
+    "The passage is from a novel. Keep its tone and go on where it stops.",
+    "Go on with the story in the same style, for a paragraph or two.",
+)
 _SENTENCE_END = re.compile(r"[.!?][\"'”_)]*(?= |\n|$)")
 _NOT_PROSE = re.compile(r"^\s*(CHAPTER|Chapter|VOLUME|Volume|THE END|FINIS|\[|\*)")
 
@@ -58,8 +62,10 @@ class Continuations:
         shown, answer = found
         if draw.chance(0.4):
             shown = _reflowed(shown)
-        messages = [*opening(draw), user(draw.pick(_ASKS).format(t=shown)), assistant(answer)]
-        return Dialogue(messages, "prose", facts={"words": len(answer.split())})
+        thinking = draw.chance(0.06)
+        reply = assistant(answer, draw.pick(_PLANS) if thinking else None)
+        messages = [*opening(draw), user(draw.pick(_ASKS).format(t=shown)), reply]
+        return Dialogue(messages, "prose", thinking, facts={"words": len(answer.split())})
 
 
 def _reflowed(text: str) -> str:

@@ -51,14 +51,16 @@ def _a(noun: str) -> str:
     return f"an {noun}" if noun[0] in "aeio" else f"a {noun}"
 
 
-def _tool(draw: Draw, name: ToolName, camel: bool) -> Tool:
-    kinds = parameters(draw)
+def _tool(draw: Draw, name: ToolName, camel: bool, most: int) -> Tool:
+    kinds = parameters(draw)[:most]
     return Tool(name, name.camel if camel else name.snake, tuple(kinds), draw.between(1, len(kinds)))
 
 
 def _offer(draw: Draw, least: int, most: int) -> list[Tool]:
-    camel = draw.chance(0.2)
-    return [_tool(draw, name, camel) for name in names(draw, draw.between(least, most))]
+    """Tools in one style of naming. The more there are the fewer parameters has each: prompts stay short."""
+    camel, count = draw.chance(0.2), draw.between(least, most)
+    room = 4 if count < 4 else 3 if count < 6 else 2
+    return [_tool(draw, name, camel, room) for name in names(draw, count)]
 
 
 def _wish(draw: Draw, tool: Tool) -> Wish:
