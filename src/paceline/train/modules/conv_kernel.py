@@ -2,7 +2,8 @@
 
 A program walks down (forward) or up (backward) some rows of a few channels with the window in registers, so
 that every input is read once and every sigmoid taken once. The reference is
-`paceline.train.modules.conv.plain_conv_silu`.
+`paceline.train.modules.conv.plain_conv_silu`; compiled, it takes four times as long (H200, 65,536 rows of
+1,728 channels in bf16: 0.6 and 1.7 ms, here 0.2 and 0.4).
 """
 
 # Kernels are no Python functions: their arguments have Triton's types, not Python's.
