@@ -61,8 +61,17 @@ def command_line() -> Iterator[str]:
     yield "Results go to stdout, the rest to stderr. Errors are one line; `--debug` adds the traceback."
     yield from ("", "| exit code | meaning |", "|---|---|")
     yield from (f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
-    for name, command in app.commands.items():
+    for name, command in commands(app):
         yield from command_section(name, command)
+
+
+def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command by the words that call it, those of groups included."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield prefix + name, command
 
 
 EXIT_CODES = {

@@ -25,6 +25,7 @@ from paceline.cli.inspect import inspect
 from paceline.cli.quantize import quantize
 from paceline.cli.serve import serve
 from paceline.cli.threads import settle_threads
+from paceline.cli.train import train
 from paceline.cli.verify import verify
 from paceline.errors import PacelineError
 
@@ -38,7 +39,7 @@ def app() -> None:
     settle_threads()
 
 
-for command in (demo, dequantize, evaluate, generate, graft_mtp, inspect, quantize, serve, verify):
+for command in (demo, dequantize, evaluate, generate, graft_mtp, inspect, quantize, serve, train, verify):
     app.add_command(command)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -113,3 +114,8 @@ def seed_of(seed: int, index: int) -> int:
     """The seed of batch `index`: neighbours have nothing in common, and a step can be repeated alone."""
     digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def count_parameters(parameters: Iterable[Tensor]) -> int:
+    """Numbers in all of them."""
+    return sum(p.numel() for p in parameters)

@@ -24,7 +24,7 @@ from paceline.train.loop.record import RunRecord
 from paceline.train.loop.resume import load_newest, save_checkpoint
 from paceline.train.loop.schedule import learning_rate, planned_steps
 from paceline.train.loop.signals import StopRequest
-from paceline.train.loop.step import Stepper
+from paceline.train.loop.step import Stepper, count_parameters
 from paceline.train.loop.task import Compilable, Task
 from paceline.train.settings.optim import OptimSettings
 
@@ -38,6 +38,10 @@ class Outcome:
     steps: int
     evaluation: dict[str, float]
     """Of the last export; empty where the task measures nothing, and in processes other than the first."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {"steps": self.steps, **self.evaluation}
 
 
 class Trainer:
@@ -82,7 +86,7 @@ class Trainer:
         if not self.place.first:
             return self._run(None)
         with Metrics(self.out, self.task.name, self.settings.tensorboard) as metrics:
-            trained = sum(p.numel() for p in self.stepper.optimizer.parameters)
+            trained = count_parameters(self.stepper.optimizer.parameters)
             processes = f", {self.place.world} processes" if self.place.world > 1 else ""
             begin = f", from step {self.done}" if self.done else ""
             metrics.say(f"{trained:,} parameters, {self.place.device}{processes}{begin}")

@@ -1,0 +1,1 @@
+"""`paceline train target`: a small hybrid from text and dialogues."""
