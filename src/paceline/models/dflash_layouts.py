@@ -1,5 +1,5 @@
-"""The layouts of a DFlash drafter's config.json: z-lab's, which the rest of paceline reads, and that of vLLM's
-speculators, which is translated into it.
+"""The layouts of a DFlash drafter's config.json: z-lab's, which the rest of paceline reads, and that of
+vLLM's speculators, which is translated into it.
 
 The tensors have the same names in both. speculators nests the transformer's sizes in
 `transformer_layer_config`, and its `aux_hidden_state_layer_ids` name the layer that a tapped state ENTERS:
@@ -58,8 +58,8 @@ def _check_vocabulary(fields: Fields, layers: Fields) -> None:
     draft = fields.size("draft_vocab_size", vocab)
     if draft != vocab:
         raise UnsupportedModelError(
-            f"{fields.origin}: draft_vocab_size is {draft} of {vocab} (a vocabulary of its own, d2t and t2d); "
-            "paceline runs drafters over the target's whole vocabulary"
+            f"{fields.origin}: draft_vocab_size is {draft} of {vocab} (a vocabulary of its own, d2t and t2d)"
+            "; paceline runs drafters over the target's whole vocabulary"
         )
 
 
@@ -71,6 +71,7 @@ def _taps(fields: Fields) -> list[int]:
         )
     if 0 in entered:
         raise UnsupportedModelError(
-            f"{fields.origin}: aux_hidden_state_layer_ids names 0, the embedding; paceline taps layers' outputs"
+            f"{fields.origin}: aux_hidden_state_layer_ids names 0, the embedding; paceline taps layers' "
+            "outputs"
         )
     return [layer - 1 for layer in entered]

@@ -87,6 +87,7 @@ class MTPHead(nn.Module):
         included.
         """
         layer = self.layers[0]
+        assert isinstance(layer, HeadLayer)
         before = torch.cat([hidden[:, :1], hidden[:, :-1]], 1)  # row 0 has no predecessor; nothing sees it
         rows = self._join(embeds, before)
         keys, values = layer.self_attn.keys(layer.input_layernorm(rows), self._rope(positions))

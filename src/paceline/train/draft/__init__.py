@@ -1,0 +1,1 @@
+"""Training of DFlash drafters: anchors, masks, losses, features of the target, export."""

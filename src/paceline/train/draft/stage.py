@@ -1,0 +1,151 @@
+"""What a stage of drafter or head training needs around its module: samples, target, warnings, judging."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.config.model import Device
+from paceline.errors import ConfigError
+from paceline.models.hub import resolve_model
+from paceline.models.registry import read_target_spec
+from paceline.models.spec import TargetSpec
+from paceline.train.data.batches import SampleBatches
+from paceline.train.data.produce import model_fingerprint
+from paceline.train.data.shards import Sample, read_meta, read_samples
+from paceline.train.draft.task import Judge
+from paceline.train.evaluate.acceptance import held_out_prompts, serving_acceptance
+from paceline.train.settings.drafter import AcceptanceSettings, SampleSettings
+from paceline.train.settings.optim import OptimSettings
+
+_MODE_SHARE = 0.1
+"""Fewer answers than this in the mode that is served, and the drafter has not learnt it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFolder:
+    """The target's folder and numbers."""
+
+    path: Path
+    spec: TargetSpec
+
+
+def open_target(name: str) -> TargetFolder:
+    """Raises: the errors with which the engine refuses a model."""
+    path = resolve_model(name)
+    return TargetFolder(path, read_target_spec(path))
+
+
+def open_samples(
+    settings: SampleSettings, target: TargetFolder, optim: OptimSettings, served_thinking: bool | None
+) -> SampleBatches:
+    """The samples of a stage, packed; warns where they were written in another mode than is served.
+
+    served_thinking: the mode of held-out prompts; None: nobody said. Raises: ConfigError for samples of
+    another vocabulary, or rows longer than the target has positions.
+    """
+    folder = Path(settings.path)
+    meta = read_meta(folder)
+    vocab, writer = meta.get("vocab_size"), meta.get("model_fingerprint")
+    if vocab not in (None, target.spec.vocab_size):
+        raise ConfigError(
+            f"{folder} holds ids of a vocabulary of {vocab}, the target has {target.spec.vocab_size}: make "
+            "answers of this target with `paceline train data`",
+            key="data.path",
+        )
+    if writer not in (None, model_fingerprint(target.path)):
+        warnings.warn(
+            f"{folder}: these answers were written by another model than {target.path}, or it was changed "
+            "since: a drafter learns best from the target's own",
+            stacklevel=2,
+        )
+    if settings.length > target.spec.max_position:
+        raise ConfigError(
+            f"data.length = {settings.length} is more than the target's {target.spec.max_position} positions",
+            key="data.length",
+        )
+    samples = list(islice(read_samples(folder), settings.limit))
+    if served_thinking is not None:
+        warn_of_other_mode(samples, served_thinking, folder)
+    # A pad is read by nobody; any id of the table will do.
+    return SampleBatches(samples, rows=settings.rows, length=settings.length, pad_id=0, seed=optim.seed)
+
+
+def warn_of_other_mode(samples: list[Sample], served_thinking: bool, folder: Path) -> None:
+    """A drafter accepts little in a mode (reasoning or not) that it has not seen: the most frequent cause of
+    low acceptance in reports about published drafters."""
+    count = sum(sample.thinking == served_thinking for sample in samples)
+    if samples and count < _MODE_SHARE * len(samples):
+        mode = "on" if served_thinking else "off"
+        warnings.warn(
+            f"{folder}: {count} of {len(samples)} answers were written with thinking {mode}, but held-out "
+            "prompts ask for it (evaluate.thinking): expect low acceptance; make answers in that mode",
+            stacklevel=2,
+        )
+
+
+def make_judge(
+    settings: AcceptanceSettings | None,
+    target: Path,
+    device: torch.device,
+    method: str,
+    num_speculative_tokens: int | None = None,
+) -> Judge | None:
+    """How an exported folder is measured; None without held-out prompts, which are read here.
+
+    Of a ``dflash`` drafter the folder is the drafter, of ``mtp`` it is the whole model.
+    """
+    if settings is None:
+        return None
+    prompts = held_out_prompts(target, settings)
+    kind: Device = "cuda" if device.type == "cuda" else "cpu"
+
+    def judge(folder: Path) -> dict[str, float]:
+        drafts: dict[str, Any] = {"method": method}
+        if method == "dflash":
+            drafts["model"] = str(folder)
+        if num_speculative_tokens is not None:
+            drafts["num_speculative_tokens"] = num_speculative_tokens
+        measured = serving_acceptance(
+            target if method == "dflash" else folder,
+            drafts,
+            prompts,
+            max_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+            device=kind,
+            max_num_seqs=settings.max_num_seqs,
+        )
+        return measured.figures()
+
+    return judge
+
+
+def compute_dtype(settings: OptimSettings, device: torch.device) -> torch.dtype:
+    """What matrices are multiplied in."""
+    if settings.compute_dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if settings.compute_dtype == "bf16" else torch.float32
+
+
+def print_result(values: Mapping[str, Any], as_json: bool) -> None:
+    """A command's result on stdout: one JSON line, or a line a figure."""
+    if as_json:
+        print(json.dumps(values, ensure_ascii=False), flush=True)
+        return
+    for name, value in _flat(values):
+        print(f"{name:<40} {value}", flush=True)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

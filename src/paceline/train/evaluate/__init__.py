@@ -1,0 +1,1 @@
+"""Judging what was trained, by the engine that serves it."""

@@ -1,0 +1,166 @@
+"""`paceline train mtp`: from a file of settings to a target with a head of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.engine.resolve import pick_device
+from paceline.errors import ConfigError, UnsupportedModelError
+from paceline.models.checkpoint import Checkpoint
+from paceline.models.hub import resolve_model
+from paceline.models.quantized import as_plain
+from paceline.models.qwen3_5_config import MTP_PREFIX
+from paceline.models.registry import read_mtp_spec
+from paceline.train.draft import plan as planning
+from paceline.train.draft.features import OnlineFeatures
+from paceline.train.draft.losses import LossShape
+from paceline.train.draft.stage import (
+    TargetFolder,
+    compute_dtype,
+    make_judge,
+    open_samples,
+    open_target,
+    print_result,
+)
+from paceline.train.draft.task import Export, Judge
+from paceline.train.head.export import export_head, export_model, link_model
+from paceline.train.head.task import HeadTask
+from paceline.train.loop.distributed import Place
+from paceline.train.loop.step import count_parameters
+from paceline.train.loop.trainer import Outcome, train
+from paceline.train.modules.drafter import init_draft_weights
+from paceline.train.modules.load import load_train_target
+from paceline.train.modules.mtp import MTPHead, head_spec
+from paceline.train.settings.base import load_yaml
+from paceline.train.settings.drafter import LossSettings
+from paceline.train.settings.head import HeadSettings
+
+
+def build_head(settings: HeadSettings, target: TargetFolder) -> MTPHead:
+    """The head to be trained, on the CPU: another model's, or a new one with random weights.
+
+    Raises: UnsupportedModelError for a target whose kind has no head, PairingError for a head that does not
+    fit.
+    """
+    if not target.spec.linear_layers:
+        raise UnsupportedModelError(
+            f"{target.path}: only hybrid targets (qwen3_5) have a multi-token head; use `paceline train "
+            "drafter`"
+        )
+    head = MTPHead(head_spec(target.spec))
+    if settings.init_from is None:
+        init_draft_weights(head, 1, torch.Generator().manual_seed(settings.optim.seed))
+        return head
+    folder = resolve_model(settings.init_from)
+    read_mtp_spec(folder, target.spec)
+    checkpoint = as_plain(Checkpoint.open(folder))
+    with torch.no_grad():
+        for name, parameter in head.named_parameters():
+            parameter.copy_(checkpoint.weight(MTP_PREFIX + name))
+    return head
+
+
+def head_loss(settings: LossSettings) -> LossShape:
+    """The loss of a chain of guesses: alike for all of them, unless a gamma or dpace says otherwise."""
+    return LossShape(settings.kind, settings.decay_gamma, settings.dpace_alpha)
+
+
+def run_head(
+    settings: HeadSettings, *, resume: bool = False, force: bool = False, device: str = "auto"
+) -> Outcome:
+    """Train by `settings`. Raises: ConfigError and the engine's own errors before anything is trained."""
+    target = open_target(settings.target)
+    if settings.export.form == "model" and target.spec.quantization is not None:
+        raise ConfigError(
+            f"{target.path} is quantised: set export.form: head, and graft it with `paceline graft-mtp`",
+            key="export.form",
+        )
+    head = build_head(settings, target)
+    config = settings.model_dump(mode="json")
+    return train(
+        lambda place: _task(settings, target, head, place), settings.optim, Path(settings.out),
+        device=device, config=config, resume=resume, force=force,
+    )  # fmt: skip
+
+
+def _task(settings: HeadSettings, target: TargetFolder, head: MTPHead, place: Place) -> HeadTask:
+    compute = compute_dtype(settings.optim, place.device)
+    frozen = load_train_target(target.path, place.device, compute)
+    served = None if settings.evaluate is None else settings.evaluate.thinking
+    return HeadTask(
+        head,
+        frozen,
+        open_samples(settings.data, target, settings.optim, served),
+        OnlineFeatures(frozen, (), hidden=True),
+        head_loss(settings.loss),
+        steps=settings.steps,
+        num_anchors=settings.num_anchors,
+        head_rows=settings.loss.head_rows,
+        device=place.device,
+        compute=compute,
+        export=_exporter(settings, target),
+        judge=_judge(settings, target, place) if place.first else None,
+    )
+
+
+def _exporter(settings: HeadSettings, target: TargetFolder) -> Export:
+    dtype = getattr(torch, settings.export.dtype)
+
+    def export(module: nn.Module, folder: Path) -> None:
+        assert isinstance(module, MTPHead)
+        write = export_model if settings.export.form == "model" else export_head
+        write(module, target.path, folder, dtype)
+
+    return export
+
+
+def _judge(settings: HeadSettings, target: TargetFolder, place: Place) -> Judge | None:
+    whole = make_judge(settings.evaluate, target.path, place.device, "mtp", settings.steps)
+    if whole is None or settings.export.form == "model":
+        return whole
+
+    def judge(folder: Path) -> dict[str, float]:
+        with tempfile.TemporaryDirectory() as name:
+            link_model(folder, target.path, Path(name))
+            return whole(Path(name))
+
+    return judge
+
+
+def plan_head(settings: HeadSettings, device: str) -> dict[str, Any]:
+    """What `run_head` will take; loads no weight of the target."""
+    target, place = open_target(settings.target), pick_device(device)
+    spec = build_head(settings, target).spec
+    parameters = count_parameters(MTPHead(spec).parameters())
+    batches = open_samples(settings.data, target, settings.optim, None)
+    rows, anchors = settings.data.rows, settings.data.rows * settings.num_anchors
+    guesses = anchors * settings.steps
+    kept = 7 * spec.hidden_size + 4 * spec.num_heads * spec.head_dim + 3 * spec.intermediate_size
+    work = planning.batch_work(
+        target, parameters, rows, settings.data.length, guesses + rows * settings.data.length // 3, guesses,
+        teacher=settings.loss.kind == "kl",
+    )  # fmt: skip
+    return {
+        "settings": settings.model_dump(mode="json"),
+        "head_parameters": parameters,
+        "target_parameters": planning.target_parameters(target),
+        "device": place.type,
+        "data": planning.data_facts(batches),
+        "memory_gib": planning.memory_gib(target, parameters, kept, settings.loss.head_rows, guesses),
+        **planning.time_facts(settings.optim, batches, work, place, compute_dtype(settings.optim, place)),
+    }
+
+
+def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:
+    """The body of the command; 0 on success."""
+    settings = load_yaml(config, HeadSettings)
+    if plan:
+        print_result(plan_head(settings, device), as_json)
+    else:
+        print_result(run_head(settings, resume=resume, force=force, device=device).as_json(), as_json)
+    return 0

@@ -1,0 +1,167 @@
+"""Settings of `paceline train drafter`: the drafter's shape, blocks and loss, data, evaluation, export."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from paceline.train.settings.base import Section
+from paceline.train.settings.optim import Fraction, OptimSettings, PositiveFloat, PositiveInt
+
+Text = Annotated[str, Field(min_length=1)]
+LayerKind = Literal["full_attention", "sliding_attention"]
+Format = Literal["zlab", "speculators"]
+
+
+class DrafterShape(Section):
+    """The section ``drafter``; keys are those of a published drafter's config.json. What is absent follows
+    the target."""
+
+    num_hidden_layers: PositiveInt = 5
+    intermediate_size: PositiveInt | None = None
+    num_attention_heads: PositiveInt | None = None
+    num_key_value_heads: PositiveInt | None = None
+    head_dim: PositiveInt | None = None
+    block_size: Annotated[int, Field(ge=2)] = 16
+    """The anchor and the guesses after it."""
+    mask_token_id: Annotated[int, Field(ge=0)] | None = None
+    """Absent: the first row of the target's embedding table that its tokenizer does not name."""
+    target_layer_ids: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
+    """Zero-based target layers whose output is tapped; absent: evenly from layer 1 to the last but two."""
+    layer_types: tuple[LayerKind, ...] | None = None
+    """Absent: full attention everywhere."""
+    sliding_window: PositiveInt | None = None
+    """Positions that a sliding layer sees, the query's own included."""
+    is_causal: bool | None = None
+    """Whether a block row sees only earlier rows of its block, in every layer; absent: in sliding layers."""
+    rope_theta: PositiveFloat | None = None
+    max_position_embeddings: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> DrafterShape:
+        kinds = self.layer_types or ()
+        if kinds and len(kinds) != self.num_hidden_layers:
+            raise ValueError(
+                f"layer_types has {len(kinds)} entries for num_hidden_layers = {self.num_hidden_layers}"
+            )
+        if ("sliding_attention" in kinds) != (self.sliding_window is not None):
+            raise ValueError("sliding_window and sliding_attention layers need each other")
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
+        if heads and kv_heads and heads % kv_heads:
+            raise ValueError("num_attention_heads must be a multiple of num_key_value_heads")
+        if self.head_dim and self.head_dim % 2:
+            raise ValueError("head_dim must be even: it is rotated in pairs")
+        return self
+
+
+class LossSettings(Section):
+    """The section ``loss``; the formulas stand in `train.draft.losses`."""
+
+    kind: Literal["decay", "kl", "dpace"] = "dpace"
+    """decay: cross-entropy that counts less the later the guess; kl: the target's own distribution instead
+    of its token, same weights; dpace: cross-entropy weighted by what hangs on each guess."""
+    decay_gamma: PositiveFloat | None = None
+    """decay and kl; absent: the paper's 7, 5 and 4 for blocks of 16, 10 and 8, and between them linear."""
+    dpace_alpha: Fraction = 0.5
+    head_rows: PositiveInt = 2048
+    """Guesses whose logits exist at once; memory goes with it times the vocabulary."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> LossSettings:
+        if self.kind == "dpace" and self.decay_gamma is not None:
+            raise ValueError("decay_gamma has no effect on dpace: remove it, or set kind: decay")
+        return self
+
+
+class SampleSettings(Section):
+    """The section ``data``: the target's own answers and how rows are packed of them."""
+
+    path: Text
+    """A folder that `paceline train data` has written."""
+    rows: PositiveInt = 4
+    """Packed rows of a batch, in each process."""
+    length: Annotated[int, Field(ge=2)] = 3072
+    """Tokens of a row; longer samples are cut off."""
+    limit: PositiveInt | None = None
+    """Only the first samples."""
+
+
+class FeatureSettings(Section):
+    """The section ``features``: where the target's tapped layers come from."""
+
+    mode: Literal["online", "cached"] = "online"
+    """online: the target runs over each batch. cached: it runs over the data once, and what it said is read
+    from disk; the size is shown first."""
+    folder: Text | None = None
+    max_gib: PositiveFloat = 100.0
+    """Largest cache that is written."""
+
+    @model_validator(mode="after")
+    def _needs_a_folder(self) -> FeatureSettings:
+        if (self.mode == "cached") != (self.folder is not None):
+            raise ValueError("folder and mode: cached need each other")
+        return self
+
+
+class AcceptanceSettings(Section):
+    """The section ``evaluate``: serving acceptance on prompts that are not trained on."""
+
+    prompts: Text
+    """JSON lines with `prompt` or `messages`, and perhaps `category`."""
+    limit: PositiveInt = 24
+    """Prompts, taken evenly over the file."""
+    max_tokens: PositiveInt = 192
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    thinking: bool = False
+    """What the chat template's `enable_thinking` will say at serving."""
+    max_num_seqs: PositiveInt = 8
+
+
+class ExportSettings(Section):
+    """The section ``export``."""
+
+    formats: Annotated[tuple[Format, ...], Field(min_length=1)] = ("zlab",)
+    """The first is written into the folder itself, a second one into a sub-folder of its name."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+
+    @model_validator(mode="after")
+    def _each_once(self) -> ExportSettings:
+        if len(set(self.formats)) != len(self.formats):
+            raise ValueError("formats: each once")
+        return self
+
+
+class LongContextSettings(Section):
+    """The section ``long_context``: a second stage on longer rows, from the first one's weights."""
+
+    data: SampleSettings
+    num_anchors: PositiveInt = 512
+    optim: OptimSettings
+
+
+class DrafterSettings(Section):
+    """A configuration of `paceline train drafter`."""
+
+    target: Text
+    """The model to be served: a local folder, a hub id, or `demo`."""
+    out: Text
+    data: SampleSettings
+    drafter: DrafterShape = DrafterShape()
+    init_from: Text | None = None
+    """A published drafter to continue, in any layout that the engine loads; its shape is kept."""
+    num_anchors: PositiveInt = 512
+    """Blocks of a row, drawn anew at every step."""
+    loss: LossSettings = LossSettings()
+    features: FeatureSettings = FeatureSettings()
+    optim: OptimSettings
+    evaluate: AcceptanceSettings | None = None
+    export: ExportSettings = ExportSettings()
+    long_context: LongContextSettings | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> DrafterSettings:
+        if self.init_from is not None and self.drafter.model_fields_set:
+            named = ", ".join(sorted(self.drafter.model_fields_set))
+            raise ValueError(f"drafter: {named}: init_from brings the shape along; remove one of the two")
+        return self

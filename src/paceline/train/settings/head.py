@@ -1,0 +1,39 @@
+"""Settings of `paceline train mtp`: the multi-token head of a target."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from paceline.train.settings.base import Section
+from paceline.train.settings.drafter import AcceptanceSettings, LossSettings, SampleSettings, Text
+from paceline.train.settings.optim import OptimSettings, PositiveInt
+
+
+class HeadExportSettings(Section):
+    """The section ``export``."""
+
+    form: Literal["head", "model"] = "head"
+    """head: a folder with the head's tensors alone, which `paceline graft-mtp` takes as BASE; model: a copy
+    of the target with the head in it."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+
+
+class HeadSettings(Section):
+    """A configuration of `paceline train mtp`."""
+
+    target: Text
+    """The model that gets the head: a local folder, a hub id, or `demo`."""
+    out: Text
+    data: SampleSettings
+    steps: Annotated[int, Field(ge=1, le=3)] = 3
+    """Tokens guessed one after the other, each from the head's own last output, as at serving."""
+    init_from: Text | None = None
+    """A model whose head is continued; may be the target itself."""
+    num_anchors: PositiveInt = 512
+    """Places of a row where guessing begins, drawn anew at every step."""
+    loss: LossSettings = LossSettings()
+    optim: OptimSettings
+    evaluate: AcceptanceSettings | None = None
+    export: HeadExportSettings = HeadExportSettings()
