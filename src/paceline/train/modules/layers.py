@@ -94,11 +94,13 @@ def document_mask(documents: Tensor | None) -> Mask:
 
 
 def flex_document_mask(documents: Tensor, block: int = _FLEX_BLOCK) -> BlockMask:
-    """The block form of `document_mask` for documents [B, T] whose numbers never fall within a row.
+    """The block form of `document_mask`, for documents [B, T] in one piece each.
 
     Built from the first and last document of each block, because the generic builder looks at every pair.
     """
-    batch, length = documents.shape
+    length = documents.shape[1]
+    # Numbered upwards along the row, whatever the caller's numbers are (padding at the end is often 0).
+    documents = F.pad((documents[:, 1:] != documents[:, :-1]).long().cumsum(1), (1, 0))
     count = -(-length // block)
     padded = F.pad(documents, (0, count * block - length), value=torch.iinfo(documents.dtype).max)
     blocks = padded.unflatten(1, (count, block))
