@@ -141,6 +141,10 @@ def test_a_bucket_forgets_whom_it_held_before() -> None:
     layout.load([Window(second, 1)])
     assert layout.block_tables.tolist() == [[4, 0, 0], [0, 0, 0]]
     assert layout.slots.tolist() == [2, 0] and layout.rows.tolist() == [1, 0]
+    far = decoding(9, [5, 6], 40)  # the engine has more slots than the bucket has places
+    layout.load([Window(far, 1), Window(second, 1)])
+    assert layout.block_tables.tolist() == [[5, 6, 0], [4, 0, 0]]
+    assert layout.slots.tolist() == [40, 2]
 
 
 def test_a_bucket_that_is_too_small_is_a_fault() -> None:

@@ -52,6 +52,7 @@ class TokenBytes:
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self._known: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
 
     def __getitem__(self, token_id: int) -> bytes:
         """Bytes of a token; an id that the tokenizer does not know has none."""
@@ -60,6 +61,15 @@ class TokenBytes:
             token = self._tokenizer.id_to_token(token_id)
             found = self._known[token_id] = b"" if token is None else token_to_bytes(token)
         return found
+
+    def text(self, token_id: int) -> str | None:
+        """What a token stands for between whole characters; None where its bytes are none by themselves."""
+        if token_id not in self._texts:
+            try:
+                self._texts[token_id] = self[token_id].decode()
+            except UnicodeDecodeError:
+                self._texts[token_id] = None
+        return self._texts[token_id]
 
 
 def _decoder_kind(backend: Any) -> str:
@@ -78,13 +88,21 @@ class Detokenizer:
         self._table = table
         self._skipped = table.special_ids if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._half = False  # whether bytes of an unfinished character wait in the decoder
 
     def push(self, token_id: int) -> str:
         """Text that is settled by this token: whole characters only."""
-        return "" if token_id in self._skipped else self._decoder.decode(self._table[token_id])
+        if token_id in self._skipped:
+            return ""
+        text = None if self._half else self._table.text(token_id)
+        if text is None:
+            text = self._decoder.decode(self._table[token_id])
+            self._half = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
         """What is left at the end: U+FFFD for an unfinished character, else nothing."""
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
+        self._half = False
         return text

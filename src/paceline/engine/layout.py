@@ -78,7 +78,7 @@ class WindowLayout:
         self.num_seqs, self.max_rows, self.max_blocks = num_seqs, max_rows, max_blocks
         self.block_size, self.max_context = block_size, max_context
         self._packed = torch.zeros(4 + max_blocks, num_seqs, dtype=torch.int64, device=device)
-        self._tables = HostTables(num_seqs, max_blocks)  # by place in the bucket
+        self._tables = HostTables(num_seqs + 1, max_blocks)  # by slot: places move up when one ends
         self.lengths, self.rows, self.slots, self.pending = self._packed[:4]
         self.block_tables = self._packed[4:].view(num_seqs, max_blocks)
 
@@ -87,15 +87,19 @@ class WindowLayout:
         assert len(windows) <= self.num_seqs, f"{len(windows)} windows in a bucket of {self.num_seqs}"
         on_gpu = self._packed.is_cuda
         host = torch.zeros(self._packed.shape, dtype=torch.int64, pin_memory=on_gpu)
+        count, sequences = len(windows), [window.sequence for window in windows]
+        slots = [sequence.slot for sequence in sequences]
+        widest = max((window.rows for window in windows), default=0)
+        assert widest <= self.max_rows, f"a window of {widest} rows, {self.max_rows} at most"
         numbers = host[:4].numpy()
-        for i, window in enumerate(windows):
-            sequence = window.sequence
-            assert window.rows <= self.max_rows, f"a window of {window.rows} rows, {self.max_rows} at most"
-            numbers[:, i] = (sequence.length, window.rows, sequence.slot, sequence.pending)
-            self._tables.put(i, sequence)
-        for i in range(len(windows), self.num_seqs):
-            self._tables.clear(i)
-        host[4:].view(self.num_seqs, self.max_blocks).numpy()[:] = self._tables.ids
+        numbers[0, :count] = [sequence.length for sequence in sequences]
+        numbers[1, :count] = [window.rows for window in windows]
+        numbers[2, :count] = slots
+        numbers[3, :count] = [sequence.pending for sequence in sequences]
+        for sequence in sequences:
+            self._tables.put(sequence.slot, sequence)
+        tables = host[4:].view(self.num_seqs, self.max_blocks).numpy()
+        tables[:count] = self._tables.ids[slots]  # padding keeps the null block
         self._packed.copy_(host, non_blocking=on_gpu)
 
     def batch(self) -> FlatBatch:

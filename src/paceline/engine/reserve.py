@@ -54,8 +54,13 @@ class Reservations:
             sequence.set_blocks(sequence.blocks + self._blocks.allocate(count))
 
     def widen(self, sequence: Sequence) -> int:
-        """Take blocks for as many drafts as are wanted and fit; returns the window's rows."""
+        """Take blocks for as many drafts as are wanted and fit; returns the window's rows.
+
+        The sequence owns the blocks of a window of one row already.
+        """
         rows = self.wanted_rows(sequence)
+        if rows == 1:
+            return 1
         lacking = self._window_blocks(sequence, rows) - len(sequence.blocks)
         self.extend(sequence, max(0, min(lacking, self._blocks.num_free)))
         while rows > 1 and self._window_blocks(sequence, rows) > len(sequence.blocks):

@@ -121,9 +121,9 @@ class Runner:
         if self.buckets is not None and not any(w.sequence.grammar for w in windows):
             return self._decode_in_bucket(self.buckets, windows)
         drafts = self._draft(windows)
-        batch = self.batches.build_windows(
-            [Window(w.sequence, 1 + count) for w, count in zip(windows, drafts.counts, strict=True)]
-        )
+        if self.parts.proposer:  # it may have found fewer drafts than there was room for
+            windows = [Window(w.sequence, 1 + n) for w, n in zip(windows, drafts.counts, strict=True)]
+        batch = self.batches.build_windows(windows)
         anchors = self._upload([w.sequence.anchor for w in windows])
         starts = [0, *accumulate(1 + count for count in drafts.counts)]
         allowed = self._allowed(windows, drafts, starts[:-1], batch.num_rows)
@@ -157,8 +157,11 @@ class Runner:
         emissions = []
         emitted = fetch_accepted(verified.accepted)
         for window, tokens, count, start in zip(windows, emitted, drafted, starts, strict=False):
-            rows = verified.logits[start : start + len(tokens)]
-            logprobs = self._logprobs(window.sequence, rows, tokens)
+            logprobs = None
+            if window.sequence.params.logprobs is not None:  # a slice costs as much as all the rest here
+                logprobs = self._logprobs(
+                    window.sequence, verified.logits[start : start + len(tokens)], tokens
+                )
             emissions.append(Emission(window.sequence, tokens, count, logprobs))
         return emissions
 

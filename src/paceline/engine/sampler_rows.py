@@ -17,6 +17,7 @@ class SamplerRows:
     def __init__(self, sampler: Sampler, describe: Callable[[Sequence], SamplingRequest]):
         self._sampler, self._describe = sampler, describe
         self._slots: dict[Sequence, int] = {}
+        self._owners: dict[int, Sequence] = {}  # the same, by slot
 
     def check(self, sequence: Sequence) -> None:
         """Raise `RequestError` for parameters that this model cannot sample with."""
@@ -28,14 +29,18 @@ class SamplerRows:
         Whoever had the row before has lost the slot since: within one plan a sequence may fail, and another
         take its slot, before anyone could close the row.
         """
-        for other in [s for s, slot in self._slots.items() if slot == sequence.slot]:
+        assert sequence not in self._slots, "a sequence has one row"
+        other = self._owners.get(sequence.slot)
+        if other is not None:
             assert other.slot != sequence.slot, "two running sequences share a slot"
             self.close(other)
         self._sampler.add(sequence.slot, self._describe(sequence), sequence.output_ids)
         self._slots[sequence] = sequence.slot
+        self._owners[sequence.slot] = sequence
 
     def close(self, sequence: Sequence) -> None:
         """Free the row, if there is one; the sequence may have lost its slot already."""
         slot = self._slots.pop(sequence, None)
         if slot is not None:
+            del self._owners[slot]
             self._sampler.remove(slot)

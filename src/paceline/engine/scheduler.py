@@ -174,13 +174,16 @@ class Scheduler:
         for sequence in list(self.running):
             if sequence.status is not SequenceStatus.RUNNING or sequence.in_prefill:
                 continue  # just gave way to an older one; or it got its whole prompt's blocks at its start
-            if self._make_room(sequence, draft):
-                self._reserve.extend(sequence, self._reserve.missing(sequence))
-                draft.rows[sequence] = 1
+            needed = self._reserve.missing(sequence)
+            if needed:
+                if not self._make_room(sequence, needed, draft):
+                    continue
+                self._reserve.extend(sequence, needed)
+            draft.rows[sequence] = 1
 
-    def _make_room(self, sequence: Sequence, draft: _Draft) -> bool:
-        """Free what `sequence` lacks, at the cost of scratch and of younger ones; False: it gets nothing."""
-        needed = self._reserve.missing(sequence)
+    def _make_room(self, sequence: Sequence, needed: int, draft: _Draft) -> bool:
+        """Free the blocks that `sequence` lacks, at the cost of scratch and of younger ones; False: it gets
+        nothing."""
         if needed > self.blocks.num_free:
             for other in self.running:
                 self._reserve.trim(other)

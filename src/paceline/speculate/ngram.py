@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +19,7 @@ def lookup(tokens: Sequence[int], shortest: int, longest: int, limit: int) -> li
     """
     if limit <= 0:
         return []
-    text = torch.tensor(tokens, dtype=torch.int32).numpy().tobytes()
+    text = array("i", tokens).tobytes()
     for size in range(min(longest, len(tokens) - 1), shortest - 1, -1):
         at = _find(text, text[-4 * size :], len(tokens) - 1)
         if at >= 0:
