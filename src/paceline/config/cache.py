@@ -26,7 +26,7 @@ class CacheConfig(StrictModel):
         None,
         ge=1,
         description="Recurrent states kept for reuse, each as large as a running sequence's; "
-        "absent: as many as max_num_seqs, at least 4.",
+        "absent: as many as max_num_seqs, at least 4. Models without recurrent layers need none.",
     )
     host_swap_gib: float = Field(
         4.0, ge=0.0, le=2**20, allow_inf_nan=False, description="Host memory for preempted sequences, in GiB."
