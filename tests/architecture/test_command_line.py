@@ -46,6 +46,7 @@ SURFACE = {
     "train data": [*TRAIN, "--force", "--resume"],
     "train drafter": [*TRAIN, "--force", "--resume"],
     "train mtp": [*TRAIN, "--force", "--resume"],
+    "train eval": [*TRAIN, "--seed"],
     "verify": [
         "MODEL", *COMMON, *ENGINE, "--batch", "--max-tokens", "--prompts", "--seeds", "--speculative-config",
         "--temperature",

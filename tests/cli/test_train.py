@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import paceline.cli.train as group
+import paceline.train.evaluate.command as evaluation
 
 ROOMS = {"data": "data", "drafter": "draft", "mtp": "head"}
 
@@ -49,7 +50,18 @@ def test_a_mistake_in_the_file_is_one_line(paceline, name, lines):
 
 
 def test_every_sub_command_has_a_body():
-    assert set(group.train.commands) == set(ROOMS)
+    assert set(group.train.commands) == {*ROOMS, "eval"}
+
+
+def test_eval_takes_a_seed(paceline, monkeypatch):
+    calls = []
+    monkeypatch.setattr(evaluation, "run", lambda config, **flags: calls.append((config, flags)))
+    assert paceline("train", "eval", "a.yaml").code == 0
+    assert paceline("train", "eval", "b.yaml", "--seed", "3", "--json", "--device", "cpu").code == 0
+    off = {"plan": False, "as_json": False, "device": "auto", "seed": None}
+    on = {**off, "as_json": True, "device": "cpu", "seed": 3}
+    assert calls == [(Path("a.yaml"), off), (Path("b.yaml"), on)]
+    assert paceline("train", "eval", "a.yaml", "--seed", "-1").code == 2
 
 
 def test_help_loads_no_torch():

@@ -69,6 +69,22 @@ def mtp(config: Path, **flags: Any) -> int:
     return run(config, **_agreeing(flags))
 
 
+@train.command("eval", short_help="Measure a target's answers, skills and proposers.")
+@_common
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N",
+    help="Of the held-out questions and of sampling. Default: the file's `seed`.",
+)  # fmt: skip
+def evaluate(config: Path, **flags: Any) -> int:
+    """Measure how a target answers: bench prompts, generated held-out questions, acceptance of proposers.
+
+    Writes one JSON report, shows its bars, and fills the tables of a model card.
+    """
+    from paceline.train.evaluate.command import run
+
+    return run(config, **flags)
+
+
 def _agreeing(flags: dict[str, Any]) -> dict[str, Any]:
     if flags["resume"] and flags["force"]:
         raise ConfigError("--resume goes on and --force begins anew: give one of them", key="resume")
