@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from paceline.models.base import TargetCache, TargetModel
 from paceline.models.registry import load_drafter, load_mtp, load_target
 from tests import tiny
 from tests.models.harness import BLOCK, Runner, moved, new_kv, tables
+from tests.tiny_dense import DENSE, make_dense
 
 pytestmark = pytest.mark.gpu
 
@@ -23,9 +24,13 @@ SEQUENCES, ROWS, LENGTH = 4, 8, 256
 TAPS = (0, 2, 3)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.make_target(tmp_path_factory.mktemp("target"), tokenizer=False)
+@pytest.fixture(scope="module", params=["hybrid", "llama3", "qwen2", "qwen3"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target of four layers."""
+    out = tmp_path_factory.mktemp(request.param)
+    if request.param == "hybrid":
+        return tiny.make_target(out, tokenizer=False)
+    return make_dense(out, replace(DENSE[request.param], num_hidden_layers=4), tokenizer=False)
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +191,8 @@ def test_one_graph_for_every_block_of_the_drafter(model: TargetModel, drafter_fo
 
 
 def test_one_graph_for_the_head(model: TargetModel, folder: Path) -> None:
+    if not model.spec.mtp_layers:
+        pytest.skip("dense models have no multi-token head")
     head = load_mtp(folder, model, "cuda")
     spec = head.spec
     kv = new_kv(1, spec.kv_heads, spec.head_dim, SEQUENCES, LENGTH, spec.dtype, "cuda")[0]
