@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SLEEP := OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo smollm2 test test-gpu test-modelopt lint types format docs bench-cpu clean
+.PHONY: help demo smollm2 test test-gpu test-page test-modelopt lint types format docs bench-cpu clean
 
 help: ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -23,6 +23,9 @@ test: $(VENV)/.installed-dev ## the whole suite: no network, no GPU
 
 test-gpu: $(VENV)/.installed-dev ## what needs a CUDA device
 	@$(SLEEP) $(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+
+test-page: $(VENV)/.installed-dev ## the chat page in headless Chromium (Debian: apt-get install chromium)
+	@$(SLEEP) $(BIN)/python -m pytest -q -m browser tests/serve $(PYTEST_ARGS)
 
 test-modelopt: $(ORACLE)/.installed ## quantised bytes against nvidia-modelopt, in an environment of its own beside ours
 	@PACELINE_MODELOPT_PYTHON=$(abspath $(ORACLE))/bin/python $(SLEEP) $(BIN)/python -m pytest -q tests/quantize/test_modelopt.py

@@ -96,7 +96,8 @@ class Scripted:
         serving = Serving.of(str(folder), {"chat_template": str(template_file), **options}, None)
         backend = Backend(self.client)
         backend.service = Service(serving, self.client, self.client.info)
-        self.transport = httpx2.ASGITransport(app=make_app(backend, serving.server))
+        self.app = make_app(backend, serving.server)
+        self.transport = httpx2.ASGITransport(app=self.app)
 
     def says(self, text, finish_reason="stop", seed=0):
         """What the model writes from now on."""

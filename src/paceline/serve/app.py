@@ -19,7 +19,8 @@ from paceline.serve.chat_completions import ChatAnswer
 from paceline.serve.completions import CompletionAnswer
 from paceline.serve.errors import ApiError
 from paceline.serve.fields import HEADER, header_value, ignored_fields, param_of
-from paceline.serve.guards import KeyGuard, SizeGuard
+from paceline.serve.guards import OPEN_PATHS, KeyGuard, SizeGuard
+from paceline.serve.page import Page
 from paceline.serve.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -84,12 +85,16 @@ class Backend:
 def make_app(backend: Backend, config: ServerConfig) -> Any:
     """The application, guards included."""
     app = FastAPI(title="paceline", version=__version__, docs_url=None, redoc_url=None)
+    page = Page.packaged()
+    page.add_to(app)
     _add_probes(app, backend)
     _add_tokens(app, backend)
     _add_generation(app, backend)
     _add_errors(app)
     guarded: Any = SizeGuard(app, int(config.max_body_mib * 2**20))
-    return KeyGuard(guarded, config.api_key) if config.api_key is not None else guarded
+    if config.api_key is None:
+        return guarded
+    return KeyGuard(guarded, config.api_key, OPEN_PATHS | page.paths)
 
 
 def _add_probes(app: FastAPI, backend: Backend) -> None:
@@ -125,6 +130,7 @@ def _add_probes(app: FastAPI, backend: Backend) -> None:
                 "root": service.names[0],
                 "parent": None,
                 "max_model_len": service.info.max_model_len,
+                "paceline": service.abilities(),
             }
             for name in service.names
         ]

@@ -28,6 +28,11 @@ class ChatFormat:
         signature = inspect.signature(tokenizer.render_chat)
         self._reserved = {*signature.parameters, "conversation", "chat_template", "tokenize"}
 
+    @property
+    def available(self) -> bool:
+        """Whether there is a template, so that messages can be rendered at all."""
+        return self._template is not None or self._tokenizer.has_chat_template
+
     def render(self, body: ChatTemplateFields) -> str:
         """The prompt of a request, as text. Raises `ApiError` that names what cannot be rendered."""
         messages = [_message(i, message) for i, message in enumerate(body.messages)]

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from paceline.serve.errors import ApiError
-from paceline.serve.figures import sources
 from paceline.serve.message import ChoiceReader
 from paceline.serve.params import engine_request, sampling_params
 from paceline.serve.stream import DONE, sse
 from paceline.serve.structure import structure_of
+from paceline.serve.trace import Tracer
 
 if TYPE_CHECKING:
     from paceline.engine.request import Request
@@ -34,7 +34,7 @@ class ChatAnswer:
         reasoning = body.include_reasoning is not False
         self.choices = [ChoiceReader(i, parser(), reasoning) for i in range(self.params.n)]
         self._head = {"id": self._id, "created": int(time.time()), "model": model}
-        self._trace = bool(body.paceline and body.paceline.trace)
+        self._tracer = Tracer(service.table) if body.paceline and body.paceline.trace else None
 
     def requests(self) -> list[Request]:
         """The engine's request."""
@@ -101,7 +101,7 @@ class ChatAnswer:
         was_over = choice.over
         delta = choice.take(event)
         pieces = []
-        extra = {"paceline": {"tokens": sources(event)}} if self._trace else {}
+        extra = {"paceline": self._tracer.trace(event)} if self._tracer else {}
         if delta or event.logprobs or (extra and event.token_ids):
             piece = choice.chunk(delta)
             if event.logprobs is not None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import RequestError
 from paceline.serve.errors import ApiError
-from paceline.serve.figures import sources
 from paceline.serve.params import engine_request, sampling_params
 from paceline.serve.stream import DONE, sse
+from paceline.serve.trace import Tracer
 
 if TYPE_CHECKING:
     from paceline.engine.request import Request
@@ -35,7 +35,7 @@ class CompletionAnswer:
             "created": int(time.time()),
             "model": model,
         }
-        self._trace = bool(body.paceline and body.paceline.trace)
+        self._tracer = Tracer(service.table) if body.paceline and body.paceline.trace else None
         self._offsets: dict[int, int] = {}
 
     def requests(self) -> list[Request]:
@@ -67,8 +67,8 @@ class CompletionAnswer:
         try:
             async for prompt, event in answer.events():
                 choice = self._choice(prompt, event)
-                if choice["text"] or choice["finish_reason"] or choice["logprobs"] or self._trace:
-                    extra = {"paceline": {"tokens": sources(event)}} if self._trace else {}
+                if choice["text"] or choice["finish_reason"] or choice["logprobs"] or self._tracer:
+                    extra = {"paceline": self._tracer.trace(event)} if self._tracer else {}
                     yield sse({**self._head, "choices": [choice], **empty, **extra})
             if with_usage:
                 tally = answer.tally

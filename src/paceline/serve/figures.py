@@ -1,4 +1,4 @@
-"""Counts what a request's events say: usage, speculation, where each token came from."""
+"""Counts what a request's events say: usage and speculation."""
 
 from __future__ import annotations
 
@@ -58,12 +58,3 @@ class Tally:
             "speculation": speculation,
             "seed": self.seeds[0] if len(self.seeds) == 1 else self.seeds,
         }
-
-
-def sources(event: StreamEvent) -> list[dict[str, Any]]:
-    """Where each token of an event came from: an accepted draft, the bonus behind drafts, or neither."""
-    behind = "bonus" if event.drafted else "plain"
-    return [
-        {"id": token, "source": "draft" if i < event.accepted else behind}
-        for i, token in enumerate(event.token_ids)
-    ]

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.config.sampling import SamplingParams
 from paceline.engine.detokenizer import TokenBytes
@@ -39,10 +39,10 @@ class Service:
         self.names = self.config.served_model_name or (serving.engine.model.model,)
         self.tokenizer = _tokenizer(Path(info.folder))
         self.defaults = _defaults(self.config.generation_config, info)
-        table = TokenBytes(self.tokenizer.backend)
+        self.table = TokenBytes(self.tokenizer.backend)
         self.format = ChatFormat(self.tokenizer, read_template(self.config.chat_template))
-        self.readers = Readers(self.config, self.tokenizer, table)
-        self.logprobs = LogprobsWriter(table)
+        self.readers = Readers(self.config, self.tokenizer, self.table)
+        self.logprobs = LogprobsWriter(self.table)
         self.metrics = Metrics(self.names[0], lambda: client.figures, info.num_drafts)
         client.listeners.append(self.metrics.news)
 
@@ -56,6 +56,14 @@ class Service:
             param="model",
             code="model_not_found",
         )
+
+    def abilities(self) -> dict[str, Any]:
+        """What a client may want to know before it asks: the `paceline` object of `/v1/models`."""
+        return {
+            "chat": self.format.available,
+            "method": self.info.method,
+            "num_speculative_tokens": self.info.num_drafts,
+        }
 
     async def open(self, requests: list[Request]) -> Answer:
         """Put the requests of one answer in line. Raises `ApiError` where one of them cannot run."""
