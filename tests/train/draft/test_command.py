@@ -143,8 +143,10 @@ def test_the_plan_says_what_a_run_takes(tmp_path: Path, capsys: pytest.CaptureFi
     plan = json.loads(capsys.readouterr().out)
     settings = load_yaml(tmp_path / "drafter.yaml", DrafterSettings)
     drafter = command.build_drafter(settings, command.open_target(settings.target))
-    assert plan["drafter"]["parameters"] == sum(p.numel() for p in drafter.parameters())
-    assert plan["stages"]["first"]["steps"] == 3 and plan["stages"]["first"]["hours"] > 0
+    assert plan["parameters"]["trained"] == sum(p.numel() for p in drafter.parameters())
+    assert plan["settings"]["resolved"] == {"mask_token_id": 104, "target_layer_ids": [1], "decay_gamma": 2.0}
+    assert plan["steps"] == 3 and plan["seconds"] > 0 and "an estimate" in plan["seconds_from"]
+    assert plan["data"]["samples"] == 7 and 0 < plan["arithmetic"]["share_of_target"] < 1
     assert not (tmp_path / "out").exists()
 
 

@@ -12,23 +12,18 @@ from torch import nn
 from paceline.engine.resolve import pick_device
 from paceline.models.checkpoint import read_config
 from paceline.models.hub import resolve_model
+from paceline.models.spec import DrafterSpec
 from paceline.train.data.batches import SampleBatches
 from paceline.train.draft import plan as planning
 from paceline.train.draft.cache import open_cache
 from paceline.train.draft.export import TargetFacts, export_drafter
 from paceline.train.draft.features import FeatureSource, OnlineFeatures
-from paceline.train.draft.initial import continued_drafter, new_drafter
+from paceline.train.draft.initial import continued_drafter, continued_spec, new_drafter
 from paceline.train.draft.shape import fit_spec, loss_shape
-from paceline.train.draft.stage import (
-    TargetFolder,
-    compute_dtype,
-    make_judge,
-    open_samples,
-    open_target,
-    print_result,
-)
+from paceline.train.draft.stage import TargetFolder, make_judge, open_samples, open_target
 from paceline.train.draft.task import DrafterTask, Export
 from paceline.train.loop.distributed import Place, joined, wait
+from paceline.train.loop.plan import Work, layer_activations, make_plan, show
 from paceline.train.loop.resume import checkpoint_steps
 from paceline.train.loop.step import count_parameters
 from paceline.train.loop.trainer import Outcome, Trainer
@@ -53,11 +48,18 @@ class _Stage:
     features: FeatureSettings
 
 
+def drafter_spec(settings: DrafterSettings, target: TargetFolder) -> DrafterSpec:
+    """The numbers of the drafter to be trained; reads headers alone."""
+    if settings.init_from is not None:
+        return continued_spec(resolve_model(settings.init_from, "drafter"), target.spec)
+    return fit_spec(settings.drafter, target.spec, target.path)
+
+
 def build_drafter(settings: DrafterSettings, target: TargetFolder) -> Drafter:
     """The drafter to be trained, on the CPU: a published one, or a new one with random weights."""
     if settings.init_from is not None:
         return continued_drafter(resolve_model(settings.init_from, "drafter"), target.spec)
-    return new_drafter(fit_spec(settings.drafter, target.spec, target.path), settings.optim.seed)
+    return new_drafter(drafter_spec(settings, target), settings.optim.seed)
 
 
 def run_drafter(
@@ -73,7 +75,7 @@ def run_drafter(
         torch.manual_seed(settings.optim.seed)
         if place.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
-        compute = compute_dtype(settings.optim, place.device)
+        compute = settings.optim.compute(place.device)
         frozen = load_train_target(target.path, place.device, compute)
         for stage in _stages(settings):
             batches = _batches(settings, stage, target)
@@ -127,7 +129,7 @@ def _task(
         num_anchors=stage.num_anchors,
         head_rows=settings.loss.head_rows,
         device=device,
-        compute=compute_dtype(stage.optim, device),
+        compute=stage.optim.compute(device),
         export=_exporter(settings, target, frozen, device),
         judge=make_judge(settings.evaluate, target.path, device, "dflash") if place.first else None,
         stored=stored,
@@ -156,46 +158,53 @@ def _exporter(
     return export
 
 
-def plan_drafter(settings: DrafterSettings, device: str) -> dict[str, Any]:
+def plan_drafter(settings: DrafterSettings, device: torch.device) -> dict[str, dict[str, Any]]:
     """What `run_drafter` will take, stage by stage; loads no weight of the target."""
-    target, place = open_target(settings.target), pick_device(device)
-    spec = build_drafter(settings, target).spec
-    parameters = count_parameters(Drafter(spec).parameters())
-    stages: dict[str, Any] = {}
-    for stage in _stages(settings):
-        batches, rows, size = _batches(settings, stage, target), stage.data.rows, spec.block_size
-        blocks = rows * stage.num_anchors
-        kept = 5 * spec.hidden_size + 3 * spec.num_heads * spec.head_dim + 3 * spec.intermediate_size
-        work = planning.batch_work(
-            target, parameters, rows, stage.data.length, blocks * size, blocks * (size - 1),
-            teacher=settings.loss.kind == "kl",
-        )  # fmt: skip
-        stages[LONG_CONTEXT if stages else "first"] = {
-            "data": planning.data_facts(batches),
-            "memory_gib": planning.memory_gib(
-                target, parameters, kept, settings.loss.head_rows, spec.num_layers * blocks * size
-            ),
-            **planning.time_facts(stage.optim, batches, work, place, compute_dtype(stage.optim, place)),
-        }
+    target = open_target(settings.target)
+    with torch.device("meta"):
+        drafter = Drafter(drafter_spec(settings, target))
     return {
-        "settings": settings.model_dump(mode="json"),
-        "drafter": {
-            "parameters": parameters,
-            "mask_token_id": spec.mask_token_id,
-            "target_layer_ids": list(spec.target_layer_ids),
-        },
-        "target_parameters": planning.target_parameters(target),
-        "device": place.type,
-        "stages": stages,
+        LONG_CONTEXT if number else "first": _plan_stage(settings, stage, target, drafter, device)
+        for number, stage in enumerate(_stages(settings))
     }
+
+
+def _plan_stage(
+    settings: DrafterSettings, stage: _Stage, target: TargetFolder, drafter: Drafter, device: torch.device
+) -> dict[str, Any]:
+    spec, optim, batches = drafter.spec, stage.optim, _batches(settings, stage, target)
+    compute, count = optim.compute(device), count_parameters(drafter.parameters())
+    tokens, blocks = stage.data.rows * stage.data.length, stage.data.rows * stage.num_anchors
+    rows, mixer = blocks * spec.block_size, 2 * (spec.num_heads + spec.kv_heads) * spec.head_dim
+    activations = layer_activations(
+        rows, spec.num_layers, spec.hidden_size, spec.intermediate_size, mixer, compute
+    ) + planning.logit_bytes(target, settings.loss.head_rows)
+    resolved = {
+        "mask_token_id": spec.mask_token_id,
+        "target_layer_ids": list(spec.target_layer_ids),
+        "decay_gamma": loss_shape(settings.loss, spec.block_size).gamma,
+    }
+    plan = make_plan(
+        "train drafter",
+        {**settings.model_dump(mode="json"), "resolved": resolved},
+        optim,
+        module=drafter,
+        work=Work(tokens, activations, batches.steps_per_epoch()),
+        out=stage.out,
+        device=device,
+        frozen=planning.frozen_target(target, compute),
+    )
+    cost = planning.arithmetic(
+        target, tokens, count, rows, blocks * (spec.block_size - 1), teacher=settings.loss.kind == "kl"
+    )
+    return planning.with_estimate(plan, batches, cost, optim.gradient_accumulation, device)
 
 
 def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:
     """The body of the command; 0 on success."""
     settings = load_yaml(config, DrafterSettings)
     if plan:
-        print_result(plan_drafter(settings, device), as_json)
+        planning.show_plans(plan_drafter(settings, pick_device(device)), as_json)
     else:
-        outcome = run_drafter(settings, resume=resume, force=force, device=device)
-        print_result(outcome.as_json(), as_json)
+        show(run_drafter(settings, resume=resume, force=force, device=device).as_json(), as_json)
     return 0

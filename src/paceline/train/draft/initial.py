@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from paceline.errors import PairingError
 from paceline.models.checkpoint import Checkpoint
 from paceline.models.dflash_config import read_spec
 from paceline.models.quantized import as_plain
@@ -21,18 +20,19 @@ def new_drafter(spec: DrafterSpec, seed: int) -> Drafter:
     return drafter
 
 
+def continued_spec(folder: Path, target: TargetSpec) -> DrafterSpec:
+    """The numbers of the published drafter in `folder`, in any layout that the engine loads.
+
+    Raises: the errors with which the engine refuses a drafter, PairingError where it does not fit `target`.
+    """
+    return read_spec(as_plain(Checkpoint.open(folder)), target)
+
+
 @torch.no_grad()
 def continued_drafter(folder: Path, target: TargetSpec) -> Drafter:
-    """The published drafter in `folder`, in any layout that the engine loads; quantised weights are decoded.
-
-    Raises: the errors with which the engine refuses a drafter, PairingError where it does not fit `target`,
-    and PairingError for layers that cannot be exported again.
-    """
+    """The published drafter in `folder`; quantised weights are decoded. Errors as of `continued_spec`."""
     checkpoint = as_plain(Checkpoint.open(folder))
-    spec = read_spec(checkpoint, target)
-    if len(set(spec.windows) - {None}) > 1:
-        raise PairingError(f"{folder}: layers with windows of several sizes cannot be trained on")
-    drafter = Drafter(spec)
+    drafter = Drafter(read_spec(checkpoint, target))
     for name, parameter in drafter.named_parameters():
         parameter.copy_(checkpoint.weight(name))
     return drafter

@@ -85,7 +85,7 @@ def block_loss(
     only). chunk_rows: guesses whose logits exist at once; chunk: `head_chunk` of the shape, compiled.
     """
     blocks, width = labels.shape
-    parts = -(-blocks * width // max(width, chunk_rows))
+    parts = -(-blocks // max(1, chunk_rows // width))
     step = -(-blocks // parts)
     args = (table, labels, valid, teacher, step, chunk or head_chunk(shape))
     return LossParts(*_ChunkedHead.apply(hidden, *args))

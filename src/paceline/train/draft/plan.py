@@ -1,12 +1,13 @@
-"""`--plan`: what a run will take, before anything is loaded: parameters, memory, tokens, arithmetic.
+"""What `--plan` says of drafters and heads beyond the loop's own plan: data, arithmetic, time before any run.
 
-Sums of what is known beforehand, not a simulation. Time follows from the device's rate of matrix products,
-measured here for some tenths of a second, and the share of it that training usually reaches.
+Sums of what is known beforehand, not a simulation. Where no run has measured a pace, time follows from the
+rate of matrix products, measured here for some tenths of a second, and the share of it that training reaches.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,21 +18,24 @@ from paceline.models.checkpoint import Checkpoint
 from paceline.models.quantized import as_plain
 from paceline.train.data.batches import SampleBatches
 from paceline.train.draft.stage import TargetFolder
-from paceline.train.settings.optim import OptimSettings
+from paceline.train.loop.plan import Frozen, show, show_plan
 
-_STATE_BYTES = 16
-"""Of a trained parameter: fp32 master, gradient, and AdamW's two moments."""
 _EFFICIENCY = {"cuda": 0.35, "cpu": 0.5}
-"""Share of the measured matrix rate that training reaches, as this repository's reports have it."""
+"""Share of the measured matrix rate that is assumed; the first run replaces the guess by its pace."""
+_LOGIT_COPIES = 4
+"""fp32 tensors of the size of a chunk's logits that exist at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The arithmetic of a batch, in multiply-adds' floating-point operations."""
+class Arithmetic:
+    """Floating-point operations of one batch."""
 
     target: float
+    """The frozen target, forward."""
     trained: float
+    """The trained module, forward and backward."""
     head: float
+    """The output matrix: logits of the guesses, their gradient, and the teacher's."""
 
     @property
     def total(self) -> float:
@@ -40,46 +44,34 @@ class Work:
 
 
 def target_parameters(target: TargetFolder) -> int:
-    """Numbers of the target's tensors, its head for several tokens aside."""
+    """Numbers of the target's tensors, its multi-token head aside."""
     tensors = as_plain(Checkpoint.open(target.path)).tensors
     return sum(prod(info.shape) for name, info in tensors.items() if not name.startswith("mtp."))
 
 
-def batch_work(
-    target: TargetFolder,
-    trained: int,
-    rows: int,
-    length: int,
-    trained_rows: int,
-    guesses: int,
-    *,
-    teacher: bool,
-) -> Work:
-    """Of B rows of T tokens: the target forward, the module forward and backward over `trained_rows` rows,
-    the output matrix for `guesses` rows (logits, their gradient, and the teacher's)."""
-    tokens, spec = rows * length, target.spec
+def frozen_target(target: TargetFolder, compute: torch.dtype) -> Frozen:
+    """The target in training form (fp32), and its output matrix once more in the compute dtype."""
+    count, table = target_parameters(target), target.spec.vocab_size * target.spec.hidden_size
+    return Frozen(count, 4 * count + (0 if compute is torch.float32 else table * compute.itemsize))
+
+
+def arithmetic(
+    target: TargetFolder, tokens: int, trained: int, trained_rows: int, guesses: int, *, teacher: bool
+) -> Arithmetic:
+    """Of a batch of `tokens` tokens; the module has `trained` parameters and runs over `trained_rows` rows."""
+    spec = target.spec
     table = spec.vocab_size * spec.hidden_size
     body = target_parameters(target) - table * (1 if spec.tied else 2)
-    return Work(
+    return Arithmetic(
         target=2.0 * body * tokens,
         trained=6.0 * trained * trained_rows,
         head=2.0 * table * guesses * (3 if teacher else 2),
     )
 
 
-def memory_gib(
-    target: TargetFolder, trained: int, width: int, rows: int, activations: int
-) -> dict[str, float]:
-    """Rough needs in GiB: the frozen target (fp32 masters), what is trained, activations that backward
-    keeps, and `rows` rows of logits with what is made of them."""
-    parts = {
-        "target": 4 * target_parameters(target),
-        "trained": _STATE_BYTES * trained,
-        "activations": 2 * width * activations,
-        "logits": 4 * 4 * rows * target.spec.vocab_size,
-    }
-    sizes = {name: round(value / 2**30, 3) for name, value in parts.items()}
-    return {**sizes, "sum": round(sum(sizes.values()), 3)}
+def logit_bytes(target: TargetFolder, rows: int) -> int:
+    """Temporaries of a chunk of `rows` guesses."""
+    return 4 * _LOGIT_COPIES * rows * target.spec.vocab_size
 
 
 def data_facts(batches: SampleBatches) -> dict[str, int]:
@@ -94,28 +86,41 @@ def data_facts(batches: SampleBatches) -> dict[str, int]:
     }
 
 
-def time_facts(
-    optim: OptimSettings, batches: SampleBatches, work: Work, device: torch.device, compute: torch.dtype
+def with_estimate(
+    plan: dict[str, Any],
+    batches: SampleBatches,
+    work: Arithmetic,
+    batches_per_step: int,
+    device: torch.device,
 ) -> dict[str, Any]:
-    """Steps, and how long they will take by the measured rate; the target share of a step too."""
-    rate = matrix_rate(device, compute)
-    seconds = optim.gradient_accumulation * work.total / (rate * _EFFICIENCY[device.type])
-    per_epoch = batches.steps_per_epoch() / optim.gradient_accumulation
-    ends = [
-        *([optim.max_steps] if optim.max_steps is not None else []),
-        *([round(optim.epochs * per_epoch)] if optim.epochs is not None else []),
-        *([round(optim.seconds / seconds)] if optim.seconds is not None else []),
-    ]
-    steps = max(1, min(ends))
-    return {
-        "steps": steps,
-        "steps_per_epoch": round(per_epoch, 1),
-        "tflop_per_step": optim.gradient_accumulation * work.total / 1e12,
-        "share_of_target": round(work.target / work.total, 3),
-        "measured_tflops": rate / 1e12,
-        "seconds_per_step": seconds,
-        "hours": steps * seconds / 3600,
+    """The loop's plan with the data, the arithmetic of a step, and where it knows no time, an estimate."""
+    rate = matrix_rate(device, getattr(torch, plan["compute_dtype"]))
+    seconds = batches_per_step * work.total / (rate * _EFFICIENCY[device.type])
+    plan = {
+        **plan,
+        "data": data_facts(batches),
+        "arithmetic": {
+            "tflop_per_step": batches_per_step * work.total / 1e12,
+            "share_of_target": work.target / work.total,
+            "measured_tflops": rate / 1e12,
+        },
     }
+    if plan["seconds"] is None and plan["steps"] is not None:
+        plan["seconds"] = plan["steps"] * seconds
+        share = f"{_EFFICIENCY[device.type]:.0%} of the matrix rate measured here"
+        plan["seconds_from"] = f"an estimate: {seconds:.3g} s a step at {share}"
+    return plan
+
+
+def show_plans(plans: Mapping[str, dict[str, Any]], as_json: bool) -> None:
+    """Print the plan of each stage; of a single one as the loop prints it."""
+    first, *others = plans.values()
+    if as_json:
+        show_plan({**first, **{name: plans[name] for name in list(plans)[1:]}}, as_json)
+        return
+    for plan in (first, *others):
+        show_plan(plan, as_json)
+        show({"data": plan["data"], "arithmetic": plan["arithmetic"]}, as_json)
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:

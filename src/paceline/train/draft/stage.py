@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -125,27 +123,3 @@ def make_judge(
         return measured.figures()
 
     return judge
-
-
-def compute_dtype(settings: OptimSettings, device: torch.device) -> torch.dtype:
-    """What matrices are multiplied in."""
-    if settings.compute_dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return torch.bfloat16 if settings.compute_dtype == "bf16" else torch.float32
-
-
-def print_result(values: Mapping[str, Any], as_json: bool) -> None:
-    """A command's result on stdout: one JSON line, or a line a figure."""
-    if as_json:
-        print(json.dumps(values, ensure_ascii=False), flush=True)
-        return
-    for name, value in _flat(values):
-        print(f"{name:<40} {value}", flush=True)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

@@ -19,18 +19,12 @@ from paceline.models.registry import read_mtp_spec
 from paceline.train.draft import plan as planning
 from paceline.train.draft.features import OnlineFeatures
 from paceline.train.draft.losses import LossShape
-from paceline.train.draft.stage import (
-    TargetFolder,
-    compute_dtype,
-    make_judge,
-    open_samples,
-    open_target,
-    print_result,
-)
+from paceline.train.draft.stage import TargetFolder, make_judge, open_samples, open_target
 from paceline.train.draft.task import Export, Judge
 from paceline.train.head.export import export_head, export_model, link_model
 from paceline.train.head.task import HeadTask
 from paceline.train.loop.distributed import Place
+from paceline.train.loop.plan import Work, layer_activations, make_plan, show
 from paceline.train.loop.step import count_parameters
 from paceline.train.loop.trainer import Outcome, train
 from paceline.train.modules.drafter import init_draft_weights
@@ -41,17 +35,22 @@ from paceline.train.settings.drafter import LossSettings
 from paceline.train.settings.head import HeadSettings
 
 
+def check_kind(target: TargetFolder) -> None:
+    """Raises: UnsupportedModelError for a target whose kind has no head."""
+    if not target.spec.linear_layers:
+        raise UnsupportedModelError(
+            f"{target.path}: only hybrid targets (qwen3_5) have a multi-token head; use `paceline train "
+            "drafter`"
+        )
+
+
 def build_head(settings: HeadSettings, target: TargetFolder) -> MTPHead:
     """The head to be trained, on the CPU: another model's, or a new one with random weights.
 
     Raises: UnsupportedModelError for a target whose kind has no head, PairingError for a head that does not
     fit.
     """
-    if not target.spec.linear_layers:
-        raise UnsupportedModelError(
-            f"{target.path}: only hybrid targets (qwen3_5) have a multi-token head; use `paceline train "
-            "drafter`"
-        )
+    check_kind(target)
     head = MTPHead(head_spec(target.spec))
     if settings.init_from is None:
         init_draft_weights(head, 1, torch.Generator().manual_seed(settings.optim.seed))
@@ -89,7 +88,7 @@ def run_head(
 
 
 def _task(settings: HeadSettings, target: TargetFolder, head: MTPHead, place: Place) -> HeadTask:
-    compute = compute_dtype(settings.optim, place.device)
+    compute = settings.optim.compute(place.device)
     frozen = load_train_target(target.path, place.device, compute)
     served = None if settings.evaluate is None else settings.evaluate.thinking
     return HeadTask(
@@ -132,35 +131,47 @@ def _judge(settings: HeadSettings, target: TargetFolder, place: Place) -> Judge 
     return judge
 
 
-def plan_head(settings: HeadSettings, device: str) -> dict[str, Any]:
+def plan_head(settings: HeadSettings, device: torch.device) -> dict[str, Any]:
     """What `run_head` will take; loads no weight of the target."""
-    target, place = open_target(settings.target), pick_device(device)
-    spec = build_head(settings, target).spec
-    parameters = count_parameters(MTPHead(spec).parameters())
-    batches = open_samples(settings.data, target, settings.optim, None)
-    rows, anchors = settings.data.rows, settings.data.rows * settings.num_anchors
-    guesses = anchors * settings.steps
-    kept = 7 * spec.hidden_size + 4 * spec.num_heads * spec.head_dim + 3 * spec.intermediate_size
-    work = planning.batch_work(
-        target, parameters, rows, settings.data.length, guesses + rows * settings.data.length // 3, guesses,
-        teacher=settings.loss.kind == "kl",
-    )  # fmt: skip
-    return {
-        "settings": settings.model_dump(mode="json"),
-        "head_parameters": parameters,
-        "target_parameters": planning.target_parameters(target),
-        "device": place.type,
-        "data": planning.data_facts(batches),
-        "memory_gib": planning.memory_gib(target, parameters, kept, settings.loss.head_rows, guesses),
-        **planning.time_facts(settings.optim, batches, work, place, compute_dtype(settings.optim, place)),
-    }
+    target, optim = open_target(settings.target), settings.optim
+    check_kind(target)
+    with torch.device("meta"):
+        head = MTPHead(head_spec(target.spec))
+    spec, batches, compute = (
+        head.spec,
+        open_samples(settings.data, target, optim, None),
+        optim.compute(device),
+    )
+    tokens = settings.data.rows * settings.data.length
+    guesses = settings.data.rows * settings.num_anchors * settings.steps
+    mixer = (3 * spec.num_heads + 2 * spec.kv_heads) * spec.head_dim
+    # At all positions the head makes keys and values alone, about a third of its work.
+    rows = guesses + tokens // 3
+    activations = layer_activations(rows, 1, spec.hidden_size, spec.intermediate_size, mixer, compute)
+    plan = make_plan(
+        "train mtp",
+        settings.model_dump(mode="json"),
+        optim,
+        module=head,
+        work=Work(
+            tokens,
+            activations + planning.logit_bytes(target, settings.loss.head_rows),
+            batches.steps_per_epoch(),
+        ),
+        out=Path(settings.out),
+        device=device,
+        frozen=planning.frozen_target(target, compute),
+    )
+    count = count_parameters(head.parameters())
+    cost = planning.arithmetic(target, tokens, count, rows, guesses, teacher=settings.loss.kind == "kl")
+    return planning.with_estimate(plan, batches, cost, optim.gradient_accumulation, device)
 
 
 def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:
     """The body of the command; 0 on success."""
     settings = load_yaml(config, HeadSettings)
     if plan:
-        print_result(plan_head(settings, device), as_json)
+        planning.show_plans({"first": plan_head(settings, pick_device(device))}, as_json)
     else:
-        print_result(run_head(settings, resume=resume, force=force, device=device).as_json(), as_json)
+        show(run_head(settings, resume=resume, force=force, device=device).as_json(), as_json)
     return 0
