@@ -86,10 +86,12 @@ class Evaluation:
 
     def __init__(self, settings: EvaluateSettings, prompts: Sequence[Prompt], device: Device) -> None:
         from paceline.models.hub import resolve_model
+        from paceline.train.evaluate.perplexity import read_text
 
         self.settings, self.prompts, self.device = settings, prompts, device
         self.folder = resolve_model(settings.model)
         self.sections: dict[str, Any] = {}
+        self._texts = {name: read_text(name, path) for name, path in settings.texts.items()}
         self._runs = training_runs(settings.runs)
         self._environment = environment(device)
         self._began = time.perf_counter()
@@ -115,7 +117,7 @@ class Evaluation:
     def _answered(self, llm: LLM) -> None:
         from paceline.train.evaluate import skills
         from paceline.train.evaluate.answering import Answerer
-        from paceline.train.evaluate.perplexity import perplexity, read_text
+        from paceline.train.evaluate.perplexity import perplexity
 
         answerer, settings = Answerer(llm), self.settings
         self.sections["answers"] = skills.bench_answers(answerer, self.prompts, settings.answers)
@@ -124,8 +126,8 @@ class Evaluation:
             if getattr(settings, name).count:
                 self.sections[name] = skills.skill(answerer, name, getattr(settings, name), settings.seed)
                 self._save(name)
-        for name, path in settings.texts.items():
-            found = perplexity(llm, read_text(name, path), settings.text_tokens)
+        for name, text in self._texts.items():
+            found = perplexity(llm, text, settings.text_tokens)
             self.sections.setdefault("texts", {})[name] = found
             self._save(f"texts.{name}")
         self._encoded = self._served_prompts(answerer) if settings.acceptance.proposers else []

@@ -1,0 +1,113 @@
+"""`paceline train eval` on a tiny random target: one report, repeatable, by one seed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from paceline.errors import ConfigError
+from paceline.train.evaluate.bars import BARS
+from paceline.train.evaluate.command import bench_prompts, run
+from paceline.train.settings.base import load_yaml
+from paceline.train.settings.evaluate import EvaluateSettings
+from tests.tiny import make_target
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    return make_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture
+def config(target, tmp_path):
+    """Write a settings file and return its path; keywords replace keys."""
+    prompts = tmp_path / "prompts.jsonl"
+    rows = [
+        {"id": str(i), "category": c, "prompt": f"{c} {i}"} for i, c in enumerate(("math", "prose", "math"))
+    ]
+    prompts.write_text("\n".join(map(json.dumps, rows)))
+    text = tmp_path / "novel.txt"
+    text.write_text("It was a dark night. " * 20)
+    card = tmp_path / "card.md"
+    card.write_text("<!-- figures -->\n<!-- /figures -->\n")
+    few = {"count": 2, "max_tokens": 3}
+    values = {
+        "model": str(target), "out": str(tmp_path / "out" / "report.json"), "card": str(card),
+        "answers": {"prompts": str(prompts), "max_tokens": 6}, "arithmetic": few, "extraction": few,
+        "word_problems": few, "puzzles": few, "tools": {"count": 0},
+        "acceptance": {"proposers": {"mtp": {"method": "mtp"}, "ngram": {"method": "ngram"}},
+                       "max_tokens": 4, "limit": 2, "temperatures": [0]},
+        "texts": {"novel": str(text)}, "text_tokens": 64,
+    }  # fmt: skip
+
+    def write(**changes):
+        path = tmp_path / "eval.yaml"
+        path.write_text(yaml.safe_dump({**values, **changes}))
+        return path
+
+    return write
+
+
+def stable(report):
+    return {key: value for key, value in report.items() if key not in ("seconds", "environment")}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_report(config, tmp_path, capsys):
+    out = tmp_path / "out" / "report.json"
+    path = config()
+    assert run(path, device="cpu", seed=3) == 0
+    report = json.loads(out.read_text())
+    assert [bar["name"] for bar in report["bars"]] == [bar.name for bar in BARS]
+    assert report["seed"] == 3 and report["sections"]["arithmetic"]["seed"] == 3
+    assert set(report["sections"]) == {
+        "answers", "arithmetic", "extraction", "word_problems", "puzzles", "texts", "acceptance",
+    }  # fmt: skip
+    assert report["sections"]["answers"]["count"] == 3
+    assert set(report["sections"]["acceptance"]["mtp"]["0.0"]["categories"]) == {"math", "prose"}
+    assert report["sections"]["texts"]["novel"]["tokens"] == 63
+    assert report["sections"]["texts"]["novel"]["perplexity"] > 1
+    assert "| what | measured | bar | met |" in (tmp_path / "card.md").read_text()
+    assert BARS[0].text.split()[0] in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_seed_one_report(config, capsys):
+    none = {"count": 0}
+    path = config(acceptance={}, texts={}, extraction=none, word_problems=none, puzzles=none)
+    found = []
+    for seed in (3, 3, 4):
+        assert run(path, device="cpu", seed=seed, as_json=True) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert stable(found[0]) == stable(found[1])
+    samples = [report["sections"]["arithmetic"]["samples"] for report in found]
+    assert samples[1] != samples[2]
+
+
+def test_a_plan_writes_nothing(config, tmp_path, capsys):
+    assert run(config(), plan=True) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["answers"] == 3 + 4 * 2 + 2 * 2
+    assert plan["tokens_at_most"] == 3 * 6 + 4 * 2 * 3 + 2 * 2 * 4
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"arithmetics": {}}, "did you mean arithmetic"),
+    ({"acceptance": {"proposers": {"d": {"method": "dflash"}}}}, "needs the key 'model'"),
+    ({"card": "/nowhere/card.md"}, "does not exist"),
+    ({"runs": {"target": "/nowhere"}}, "runs.target"),
+    ({"texts": {"novel": "/nowhere.txt"}}, "texts.novel"),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore")
+def test_mistakes_are_named(config, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        run(config(**changes), device="cpu")
+
+
+def test_the_bench_prompts_come_with_the_package(config):
+    path = config(answers={})
+    found = bench_prompts(load_yaml(path, EvaluateSettings))
+    assert len(found) == 72 and {prompt.category for prompt in found} >= {"coding", "prose", "extraction"}
