@@ -116,7 +116,8 @@ export class Chat extends EventTarget {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#result(call, field.value);
-      if (!this.waitsForTools) this.run();
+      if (this.waitsForTools) this.#open[0].form.querySelector("textarea").focus();
+      else this.run();
     });
     field.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;

@@ -20,6 +20,7 @@ export class Answer {
   finish = "";
   #queue = new TokenQueue();
   #dirty = false;
+  #cost = 0; // milliseconds of the last drawing
   #began = performance.now();
   #thought = 0;
   #thinking;
@@ -79,20 +80,22 @@ export class Answer {
     }
   }
 
-  /** Draw once a frame at most: chunks of a fast model come faster than a screen shows them. */
+  /** Draw once a frame at most, and rest three times as long as drawing takes: answers may be long. */
   #later() {
     if (this.#dirty) return;
     this.#dirty = true;
-    requestAnimationFrame(() => this.#draw());
+    setTimeout(() => requestAnimationFrame(() => this.#draw()), 3 * this.#cost);
   }
 
   #draw() {
+    const began = performance.now();
     this.#dirty = false;
     this.#drawThinking();
     this.#markdown.update(this.content);
     for (const call of this.calls) call.code.replaceChildren(...tokens(call.arguments, 0, call.arguments.text.length));
     this.foot.textContent = this.#summary();
     this.element.dispatchEvent(new Event("drawn", { bubbles: true }));
+    this.#cost = performance.now() - began;
   }
 
   #drawThinking() {

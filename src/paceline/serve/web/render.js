@@ -49,6 +49,7 @@ async function copyText(button, text) {
 function list(traced, block) {
   const items = block.items.map((item) => {
     const entry = make("li", item.depth ? `depth-${item.depth}` : "", ...inline(traced, item.start, item.end));
+    entry.classList.add(item.marker ? "number" : "bullet"); // one flat list may hold both
     if (item.marker) entry.value = parseInt(item.marker, 10);
     return entry;
   });
