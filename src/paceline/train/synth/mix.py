@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from paceline.errors import ConfigError
 from paceline.train.synth.arithmetic import arithmetic
+from paceline.train.synth.chat import chat
 from paceline.train.synth.code import code
 from paceline.train.synth.dialogue import Dialogue, Generator, Split
 from paceline.train.synth.extraction import extraction
@@ -26,10 +27,11 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType({
     "tools": tools,
     "thinking": thinking,
     "code": code,
+    "chat": chat,
 })  # fmt: skip
 """Generators by name. `prose.Continuations(texts)` and others are given to a mix as `extra`."""
 WEIGHTS: Mapping[str, float] = MappingProxyType(
-    {"arithmetic": 3, "math": 2, "extraction": 2.5, "tools": 3, "thinking": 2, "code": 2}
+    {"arithmetic": 3, "math": 2, "extraction": 2.5, "tools": 3, "thinking": 2, "code": 2, "chat": 0.3}
 )
 """A mix to begin with: columns of digits and names of tools take the most examples to learn."""
 

@@ -63,7 +63,8 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reject": ("Reject", ("reject", "turn down")),
 }  # fmt: skip
 NOUNS = split(
-    "weather forecast,flight,hotel room,train ticket,bus route,rental car,taxi ride,restaurant table,"
+    "weather,weather forecast,news,stock,flight status,"
+    "flight,hotel room,train ticket,bus route,rental car,taxi ride,restaurant table,"
     "dinner reservation,meeting,calendar event,reminder,alarm,timer,todo item,shopping list,"
     "grocery order,package,shipment,invoice,payment,bank transfer,bank account,budget,expense report,"
     "tax form,loan,mortgage rate,stock price,exchange rate,currency,crypto wallet,insurance claim,"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.train.synth import words
@@ -76,7 +76,27 @@ _NOTES = (
     "thank you for your help", "it is too loud", "the light is broken", "ready for review",
 )  # fmt: skip
 
-PARAMETERS = (
+_OTHER_NAMES = {
+    "city": "location place town", "country": "nation region", "origin": "source from_city departure",
+    "destination": "target to_city arrival", "date": "when start_date day_of_visit", "day": "weekday",
+    "time": "at start_time hour", "name": "person full_name customer", "owner": "user author",
+    "email": "email_address mail recipient", "phone": "phone_number telephone", "id": "identifier item_id",
+    "reference": "ref ticket_id booking_code", "company": "company_name organization vendor",
+    "product": "item article product_name", "color": "shade", "title": "heading subject label",
+    "keyword": "query search_term topic", "note": "message text comment", "file_name": "file path source",
+    "limit": "max_results top_n", "count": "repeat times quantity", "people": "guests group_size seats",
+    "minutes": "duration length_minutes", "days": "num_days period", "page": "page_number",
+    "score": "points rating", "amount": "sum total value", "weight": "kilograms weight_kg",
+    "max_price": "budget price_limit", "tags": "labels topics", "people_names": "participants attendees",
+    "cities": "places locations", "priority": "importance urgency", "unit": "temperature_unit units",
+    "format": "output_format file_type", "status": "state", "currency": "currency_code",
+    "language": "lang target_language", "sort": "order_by sort_order", "mode": "speed_mode",
+    "notify": "send_notification alert", "include_details": "details verbose", "recurring": "repeats weekly",
+    "private": "is_private hidden", "confirm": "ask_first needs_confirmation",
+}  # fmt: skip
+"""Other names that tools give to a parameter."""
+
+_KINDS = (
     _text("city", "Name of the city", lambda d: d.pick(words.CITIES), "in {v}", "in the city of {v}"),
     _text("country", "Name of the country", lambda d: d.pick(words.COUNTRIES)[0],
           "in {v}", "for the country {v}"),
@@ -138,11 +158,19 @@ PARAMETERS = (
 )  # fmt: skip
 
 
+PARAMETERS = tuple(
+    (kind, *(replace(kind, name=other) for other in _OTHER_NAMES.get(kind.name, "").split()))
+    for kind in _KINDS
+)
+"""Every kind under each of its names."""
+
+
 def parameters(draw: Draw) -> list[Parameter]:
     """One to four different kinds, whose phrases do not clash."""
     chosen: list[Parameter] = []
     heads: set[str] = set()
-    for parameter in draw.sample(PARAMETERS, 6):
+    for names in draw.sample(PARAMETERS, 6):
+        parameter = names[0] if draw.chance(0.5) else draw.pick(names)
         shared = {phrase.split("{v}")[0] for phrase in parameter.phrases}
         if not shared & heads:
             heads |= shared

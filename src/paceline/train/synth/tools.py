@@ -21,6 +21,7 @@ class Tool:
     parameters: tuple[Parameter, ...]
     required: int
     """So many of the parameters, from the first, must be given."""
+    description: str
 
     def schema(self) -> dict[str, Any]:
         """The tool as a request offers it."""
@@ -28,7 +29,7 @@ class Tool:
             "type": "function",
             "function": {
                 "name": self.spelled,
-                "description": f"{VERBS[self.name.verb][0]} {_a(self.name.noun)}",
+                "description": self.description,
                 "parameters": {
                     "type": "object",
                     "properties": {p.name: p.schema for p in self.parameters},
@@ -51,9 +52,14 @@ def _a(noun: str) -> str:
     return f"an {noun}" if noun[0] in "aeio" else f"a {noun}"
 
 
+_DESCRIPTIONS = ("{v} {a}", "{v} {a}", "{v} the {n}", "{v} {a} for the user", "{v} {a} with the given values")
+
+
 def _tool(draw: Draw, name: ToolName, camel: bool, most: int) -> Tool:
     kinds = parameters(draw)[:most]
-    return Tool(name, name.camel if camel else name.snake, tuple(kinds), draw.between(1, len(kinds)))
+    told = draw.pick(_DESCRIPTIONS).format(v=VERBS[name.verb][0], n=name.noun, a=_a(name.noun))
+    spelled = name.camel if camel else name.snake
+    return Tool(name, spelled, tuple(kinds), draw.between(1, len(kinds)), told)
 
 
 def _offer(draw: Draw, least: int, most: int) -> list[Tool]:
@@ -63,15 +69,24 @@ def _offer(draw: Draw, least: int, most: int) -> list[Tool]:
     return [_tool(draw, name, camel, room) for name in names(draw, count)]
 
 
-def _wish(draw: Draw, tool: Tool) -> Wish:
-    """A request that gives all required parameters and some of the others."""
+_LOOKS = ("get", "fetch", "check", "find")
+"""Verbs of tools that a plain question may mean."""
+
+
+def _wish(draw: Draw, tool: Tool, question: bool = False) -> Wish:
+    """A request, or a question, that gives all required parameters and some of the others."""
     given = {p: p.value(draw) for i, p in enumerate(tool.parameters) if i < tool.required or draw.chance(0.5)}
     order = draw.sample(list(given), len(given)) if draw.chance(0.3) else list(given)
     said = [p.said(draw, given[p]) for p in order]
     said.sort(key=lambda phrase: phrase.startswith("and "))  # clauses behind phrases
+    arguments = {p.name: v for p, v in given.items()}
+    if question:
+        return Wish(
+            tool, " ".join([draw.pick(("what is", "what's")), "the", tool.name.noun, *said]), arguments
+        )
     ask = draw.pick(VERBS[tool.name.verb][1])
     noun = draw.pick(("the {n}", "the {n}", "{a}")).format(n=tool.name.noun, a=_a(tool.name.noun))
-    return Wish(tool, " ".join([ask, noun, *said]), {p.name: v for p, v in given.items()})
+    return Wish(tool, " ".join([ask, noun, *said]), arguments)
 
 
 _ASKS = ("Please {w}.", "{W}.", "Can you {w}?", "Could you {w}?", "I want you to {w}.", "I need you to {w}.",
@@ -100,10 +115,13 @@ def _facts(offered: list[Tool], wishes: list[Wish]) -> dict[str, Any]:
 
 
 def _one_call(draw: Draw, offered: list[Tool], thinking: bool) -> Dialogue:
-    wish = _wish(draw, draw.pick(offered))
-    call = (wish.tool.spelled, wish.arguments)
-    answer = assistant("", _thought(wish) if thinking else None, [call])
-    return _dialogue(draw, offered, [user(_asked(draw, wish.text)), answer], [wish], thinking)
+    tool = draw.pick(offered)
+    alone = sum(other.name.noun == tool.name.noun for other in offered) == 1
+    question = alone and tool.name.verb in _LOOKS and draw.chance(0.5)
+    wish = _wish(draw, tool, question)
+    text = f"{wish.text[0].upper()}{wish.text[1:]}?" if question else _asked(draw, wish.text)
+    answer = assistant("", _thought(wish) if thinking else None, [(tool.spelled, wish.arguments)])
+    return _dialogue(draw, offered, [user(text), answer], [wish], thinking)
 
 
 def _dialogue(
