@@ -47,6 +47,7 @@ SURFACE = {
     "train drafter": [*TRAIN, "--force", "--resume"],
     "train mtp": [*TRAIN, "--force", "--resume"],
     "train eval": [*TRAIN, "--seed"],
+    "train target": [*TRAIN, "--force", "--resume"],
     "verify": [
         "MODEL", *COMMON, *ENGINE, "--batch", "--max-tokens", "--prompts", "--seeds", "--speculative-config",
         "--temperature",

@@ -11,7 +11,7 @@ import pytest
 import paceline.cli.train as group
 import paceline.train.evaluate.command as evaluation
 
-ROOMS = {"data": "data", "drafter": "draft", "mtp": "head"}
+ROOMS = {"data": "data", "drafter": "draft", "mtp": "head", "target": "targets"}
 
 
 @pytest.fixture(params=sorted(ROOMS))

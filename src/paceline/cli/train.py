@@ -85,6 +85,16 @@ def evaluate(config: Path, **flags: Any) -> int:
     return run(config, **flags)
 
 
+@train.command(short_help="Train a small hybrid from text and dialogues.")
+@_common
+@_continued
+def target(config: Path, **flags: Any) -> int:
+    """Train a small hybrid (gated delta rule and gated attention) from text and dialogues."""
+    from paceline.train.targets.command import run
+
+    return run(config, **_agreeing(flags))
+
+
 def _agreeing(flags: dict[str, Any]) -> dict[str, Any]:
     if flags["resume"] and flags["force"]:
         raise ConfigError("--resume goes on and --force begins anew: give one of them", key="resume")

@@ -144,7 +144,7 @@ def last_pace(out: Path) -> float | None:
 
 
 def show_plan(plan: dict[str, Any], as_json: bool) -> None:
-    """Print a plan on stdout, in the first process alone."""
+    """Print a plan on stdout, in the first process alone; its ``data``, if any, is what the command adds."""
     if as_json or os.environ.get("RANK", "0") != "0":
         show(plan, as_json)
         return
@@ -166,7 +166,7 @@ def show_plan(plan: dict[str, Any], as_json: bool) -> None:
         "tokens": _count(plan["tokens"]),
         "time": f"{'unknown' if plan['seconds'] is None else clock(plan['seconds'])}: {plan['seconds_from']}",
     }
-    for key, value in work.items():
+    for key, value in [*work.items(), *_flat(plan.get("data", {}))]:
         print(f"  {key:{_WIDE}} {value}")
 
 

@@ -1,0 +1,150 @@
+"""Texts and dialogues as they are read, and which of them are held out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from paceline.errors import ConfigError
+from paceline.train.settings.target import AnswerSource, DialogueSource, SynthSource, TargetSettings
+from paceline.train.synth.dialogue import Dialogue, Split, assistant, user
+from paceline.train.synth.mix import WEIGHTS, Mix
+from paceline.train.synth.prose import Continuations
+from paceline.train.synth.render import Piece, pieces
+
+END_OF_TEXT = "<|endoftext|>"
+_LARGEST = 1 << 16
+"""Characters of a document; longer ones are cut, so that a part of them can be held out and packed."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One document or dialogue: text in pieces, and what it belongs to."""
+
+    pieces: tuple[Piece, ...]
+    kind: str
+    split: Split
+    repeat: int = 1
+
+    @cached_property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+def passages(settings: TargetSettings) -> Iterator[Passage]:
+    """Every document and dialogue of the sources, in the order in which they are configured.
+
+    Raises ConfigError that names what cannot be read.
+    """
+    share = settings.held_out.share
+    for text in settings.text:
+        for document in _documents(Path(text.path)):
+            # A text ends with a token that says so, which the model learns to write.
+            piece = Piece(document + END_OF_TEXT, True)
+            yield Passage((piece,), text.kind, split_of(document, share), text.repeat)
+    for chats in settings.dialogues:
+        yield from _spoken(_messages(chats), chats.kind, chats.repeat, share)
+    for answers in settings.answers:
+        yield from _spoken(_answers(answers), answers.kind, answers.repeat, share)
+    for made in settings.synth:
+        yield from _made(made, "train", made.count)
+        yield from _made(made, "held_out", made.held_out)
+
+
+def split_of(text: str, share: float) -> Split:
+    """Where a text belongs, by a hash of it: the same wherever it stands and whatever stands beside it."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return "held_out" if int.from_bytes(digest, "big") < share * 2**64 else "train"
+
+
+def _documents(path: Path) -> Iterator[str]:
+    """Texts of at most twice `_LARGEST` characters, without blank lines around them."""
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    if not files:
+        raise ConfigError(f"text: {path} is an empty folder", key="text")
+    for file in files:
+        for text in _read(file).split(f"{END_OF_TEXT}\n"):
+            for part in _cut(text.replace(END_OF_TEXT, "").strip("\n")):
+                if part.strip():
+                    yield part
+
+
+def _read(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        return (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8")
+    except (OSError, lzma.LZMAError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"text: cannot read {path}: {exc}", key="text") from exc
+
+
+def _cut(text: str) -> Iterator[str]:
+    """A very long text in parts that end at blank lines where there are any."""
+    while len(text) > 2 * _LARGEST:
+        at = text.find("\n\n", _LARGEST, 2 * _LARGEST)
+        at = at if at > 0 else _LARGEST
+        yield text[:at]
+        text = text[at:].lstrip("\n")
+    yield text
+
+
+def _spoken(dialogues: Iterable[Dialogue], kind: str, repeat: int, share: float) -> Iterator[Passage]:
+    for dialogue in dialogues:
+        said = tuple(pieces(dialogue))
+        yield Passage(said, kind, split_of("".join(p.text for p in said), share), repeat)
+
+
+def _messages(source: DialogueSource) -> Iterator[Dialogue]:
+    try:
+        lines = Path(source.path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"dialogues: cannot read {source.path}: {exc}", key="dialogues") from exc
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                row: dict[str, Any] = json.loads(line)
+                found = Dialogue(row["messages"], source.kind, bool(row.get("thinking")), row.get("tools"))
+                if found.messages[-1]["role"] != "assistant" or not any(
+                    message["role"] == "user" for message in found.messages
+                ):
+                    raise ValueError("a dialogue has a question and ends with an answer")
+            except (ValueError, KeyError, TypeError, IndexError) as exc:
+                raise ConfigError(f"{source.path}, line {number}: {exc!r}", key="dialogues") from exc
+            yield found
+
+
+def _answers(source: AnswerSource) -> Iterator[Dialogue]:
+    """Questions of prompts.jsonl with the answers of PART.npz, ids of another tokenizer, as text."""
+    folder = Path(source.folder)
+    try:
+        tokenizer = Tokenizer.from_file(str(Path(source.tokenizer) / "tokenizer.json"))
+        lines = (folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+        with np.load(folder / f"{source.part}.npz") as file:
+            numbers, offsets, ids = (file[name] for name in ("number", "offsets", "ids"))
+    except Exception as exc:  # tokenizers raises nothing narrower
+        raise ConfigError(f"answers: cannot read {folder}: {exc}", key="answers") from exc
+    asked = [json.loads(line)["prompt"] for line in lines]
+    texts = tokenizer.decode_batch(
+        [ids[a:b].tolist() for a, b in pairwise(offsets)], skip_special_tokens=True
+    )
+    for number, text in zip(numbers.tolist(), texts, strict=True):
+        yield Dialogue([user(asked[number]), assistant(text)], source.kind)
+
+
+def _made(source: SynthSource, split: Split, count: int) -> Iterator[Passage]:
+    extra = {}
+    if source.novels:
+        extra["prose"] = Continuations([_read(Path(novel)) for novel in source.novels])
+    mix = Mix(source.seed, source.weights or WEIGHTS, split, extra)
+    for index in range(count):
+        yield Passage(tuple(pieces(mix.at(index))), source.kind, split)
