@@ -2,7 +2,7 @@
 
 Every body is ``run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str)``;
 `device` is ``auto``, ``cpu`` or ``cuda``. Of `eval`: ``run(config, *, plan, as_json, device, seed)``, seed
-an int or None. It returns the exit code (None is 0). Results go to stdout, progress to stderr.
+an int or None. It returns the exit code. Results go to stdout, progress to stderr.
 """
 
 from __future__ import annotations

@@ -100,14 +100,12 @@ class Stepper:
         self.names = self.names or tuple(named)
         assert self.names == tuple(named), "a task gives the same metrics in the same order each time"
         zero = torch.zeros((), dtype=torch.float64, device=self.place.device)
-        w = zero + 1.0 if weight is None else _scalar(weight)
-        return torch.stack(
-            [zero, w, zero if tokens is None else _scalar(tokens), *(_scalar(v) * w for v in named.values())]
-        )
 
+        def scalar(value: Tensor | None, absent: Tensor) -> Tensor:
+            return absent if value is None else value.detach().to(zero.device, zero.dtype)
 
-def _scalar(value: Tensor) -> Tensor:
-    return value.detach().to(torch.float64)
+        w = scalar(weight, zero + 1.0)
+        return torch.stack([zero, w, scalar(tokens, zero), *(scalar(v, zero) * w for v in named.values())])
 
 
 def seed_of(seed: int, index: int) -> int:
