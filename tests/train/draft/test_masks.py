@@ -8,7 +8,8 @@ from torch import Tensor
 
 from paceline.train.draft.anchors import Anchors, document_starts
 from paceline.train.draft.masks import dense_draft_mask, draft_mask, flex_draft_mask
-from paceline.train.modules.drafter import Kind, masked_attention
+from paceline.train.modules.drafter import Kind
+from paceline.train.modules.layers import attend
 
 KINDS: dict[str, Kind] = {
     "full": (None, False),
@@ -76,8 +77,8 @@ def test_flex_attention_equals_the_dense_mask(name: str, size: int, length: int,
     q = torch.randn(2, rows, 4, 16)
     k, v = torch.randn(2, length + rows, 2, 16), torch.randn(2, length + rows, 2, 16)
     with torch.no_grad():
-        flex = masked_attention(q, k, v, flex_draft_mask(anchors, length, size, KINDS[name], block))
-        dense = masked_attention(q, k, v, dense_draft_mask(anchors, length, size, KINDS[name]))
+        flex = attend(q, k, v, flex_draft_mask(anchors, length, size, KINDS[name], block))
+        dense = attend(q, k, v, dense_draft_mask(anchors, length, size, KINDS[name]))
     assert torch.allclose(flex, dense, atol=1e-5)
 
 
@@ -103,7 +104,8 @@ def test_the_block_form_computes_exactly_what_somebody_sees(
     needed = tiles.flatten(3).any(3)
     assert torch.equal(needed, needed & (partial | whole)), "a block that somebody sees is left out"
     extra = ((partial | whole) & ~needed).sum() / needed.sum()
-    # Windows narrower than the distance of anchors leave holes, which the ranges of blocks bridge; so do causal blocks.
+    # Windows narrower than the distance of anchors leave holes, which ranges of blocks bridge; so do causal
+    # blocks.
     assert extra <= (0 if name == "full" else 0.5) and needed.sum() < 0.8 * needed.numel()
 
 

@@ -14,7 +14,6 @@ from paceline.train.draft.features import OnlineFeatures
 from paceline.train.draft.losses import LossShape
 from paceline.train.head.export import export_head, export_model, link_model
 from paceline.train.head.task import HeadTask
-from paceline.train.modules.drafter import init_draft_weights
 from paceline.train.modules.load import load_train_target
 from paceline.train.modules.mtp import MTPHead, head_spec
 from tests import tiny
@@ -27,7 +26,6 @@ STEPS = 3
 def head_task(folder: Path, **changes: object) -> HeadTask:
     target = load_train_target(folder)
     head = MTPHead(head_spec(read_target_spec(folder)))
-    init_draft_weights(head, 1, torch.Generator().manual_seed(1))
     settings = {
         "steps": STEPS, "num_anchors": 24, "head_rows": 16, "device": torch.device("cpu"),
         "compute": torch.float32, "export": lambda module, path: None, **changes,

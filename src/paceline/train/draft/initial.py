@@ -7,17 +7,17 @@ from pathlib import Path
 import torch
 
 from paceline.models.checkpoint import Checkpoint
-from paceline.models.dflash_config import read_spec
+from paceline.models.dflash_config import read_spec, warn_of_oddities
 from paceline.models.quantized import as_plain
 from paceline.models.spec import DrafterSpec, TargetSpec
-from paceline.train.modules.drafter import Drafter, init_draft_weights
+from paceline.train.modules.drafter import Drafter
 
 
 def new_drafter(spec: DrafterSpec, seed: int) -> Drafter:
     """A drafter with random weights, on the CPU; the same for a seed wherever it is trained."""
-    drafter = Drafter(spec)
-    init_draft_weights(drafter, spec.num_layers, torch.Generator().manual_seed(seed))
-    return drafter
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        return Drafter(spec)
 
 
 def continued_spec(folder: Path, target: TargetSpec) -> DrafterSpec:
@@ -33,6 +33,7 @@ def continued_drafter(folder: Path, target: TargetSpec) -> Drafter:
     """The published drafter in `folder`; quantised weights are decoded. Errors as of `continued_spec`."""
     checkpoint = as_plain(Checkpoint.open(folder))
     drafter = Drafter(read_spec(checkpoint, target))
+    warn_of_oddities(checkpoint, target)
     for name, parameter in drafter.named_parameters():
         parameter.copy_(checkpoint.weight(name))
     return drafter

@@ -60,9 +60,9 @@ def position_weights(right: Tensor, valid: Tensor, shape: LossShape) -> Tensor:
     """Weights [..., K] of guesses with probabilities `right` [..., K] of the true tokens; 0 where not
     `valid`."""
     if shape.kind == "dpace":
-        soft = (1 - shape.alpha) * right.detach() + shape.alpha
-        reach = soft.cumprod(-1) * valid
-        return reach.flip(-1).cumsum(-1).flip(-1) * valid
+        # No chain goes on behind a token that is no label.
+        soft = ((1 - shape.alpha) * right.detach() + shape.alpha) * valid
+        return soft.cumprod(-1).flip(-1).cumsum(-1).flip(-1) * valid
     if shape.gamma is None:
         return valid.to(right.dtype)
     k = torch.arange(right.shape[-1], device=right.device)

@@ -58,7 +58,7 @@ def frozen_target(target: TargetFolder, compute: torch.dtype) -> Frozen:
 def arithmetic(
     target: TargetFolder, tokens: int, trained: int, trained_rows: int, guesses: int, *, teacher: bool
 ) -> Arithmetic:
-    """Of a batch of `tokens` tokens; the module has `trained` parameters and runs over `trained_rows` rows."""
+    """Of a batch of `tokens` tokens; the module has `trained` parameters, run over `trained_rows` rows."""
     spec = target.spec
     table = spec.vocab_size * spec.hidden_size
     body = target_parameters(target) - table * (1 if spec.tied else 2)

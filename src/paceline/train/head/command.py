@@ -27,7 +27,6 @@ from paceline.train.loop.distributed import Place
 from paceline.train.loop.plan import Work, layer_activations, make_plan, show
 from paceline.train.loop.step import count_parameters
 from paceline.train.loop.trainer import Outcome, train
-from paceline.train.modules.drafter import init_draft_weights
 from paceline.train.modules.load import load_train_target
 from paceline.train.modules.mtp import MTPHead, head_spec
 from paceline.train.settings.base import load_yaml
@@ -51,9 +50,10 @@ def build_head(settings: HeadSettings, target: TargetFolder) -> MTPHead:
     fit.
     """
     check_kind(target)
-    head = MTPHead(head_spec(target.spec))
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(settings.optim.seed)
+        head = MTPHead(head_spec(target.spec))
     if settings.init_from is None:
-        init_draft_weights(head, 1, torch.Generator().manual_seed(settings.optim.seed))
         return head
     folder = resolve_model(settings.init_from)
     read_mtp_spec(folder, target.spec)

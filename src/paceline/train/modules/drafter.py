@@ -11,34 +11,15 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from paceline.layers.rotary import inverse_frequencies
 from paceline.models.spec import DrafterSpec
-from paceline.train.modules.layers import MLP, Linear, Mask, RMSNorm, Rope, rotate
+from paceline.train.modules.layers import MLP, Linear, Mask, RMSNorm, Rope, attend, rotate
 
 Kind = tuple[int | None, bool]
 """Window and causality of a layer's blocks: layers of one kind share a mask."""
 INIT_STD = 0.02
-_compiled_flex = torch.compile(flex_attention, dynamic=False)
-
-
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    """Heads q [B, Q, Hq, D] over k and v [B, K, Hkv, D] -> [B, Q, Hq, D].
-
-    A BlockMask runs FlexAttention, compiled on a GPU even where the caller is not (its eager form would hold
-    every score); a dense mask [B, 1, Q, K] runs torch's own attention.
-    """
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    if isinstance(mask, BlockMask):
-        compiled = q.is_cuda and not torch.compiler.is_compiling()
-        out = (_compiled_flex if compiled else flex_attention)(q, k, v, block_mask=mask, enable_gqa=True)
-        assert isinstance(out, Tensor)
-    else:
-        out = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
-    return out.transpose(1, 2)
 
 
 class DraftAttention(nn.Module):
@@ -65,7 +46,7 @@ class DraftAttention(nn.Module):
         k = self.k_norm(self.k_proj(source).unflatten(-1, (self.kv_heads, self.dim)))
         v = self.v_proj(source).unflatten(-1, (self.kv_heads, self.dim))
         q, k = rotate(q, cos[:, past:], sin[:, past:]), rotate(k, cos, sin)
-        y: Tensor = self.o_proj(masked_attention(q, k, v, mask).flatten(-2))
+        y: Tensor = self.o_proj(attend(q, k, v, mask).flatten(-2))
         return y
 
 
@@ -87,7 +68,7 @@ class DraftLayer(nn.Module):
 
 
 class Drafter(nn.Module):
-    """3 + 11 L tensors; embedding and output matrix are the target's and stay outside."""
+    """3 + 11 L tensors with random weights; embedding and output matrix are the target's and stay outside."""
 
     def __init__(self, spec: DrafterSpec) -> None:
         super().__init__()
@@ -103,6 +84,7 @@ class Drafter(nn.Module):
         self._rope_scale = 1.0 if spec.rope.yarn is None else spec.rope.yarn.table_scale
         self.frequencies: Tensor
         self.register_buffer("frequencies", inverse_frequencies(spec.rope), persistent=False)
+        init_draft_weights(self, spec.num_layers)
 
     def compile_layers(self) -> None:
         """Compile layer by layer: one graph serves any depth."""
@@ -123,12 +105,10 @@ class Drafter(nn.Module):
 
 
 @torch.no_grad()
-def init_draft_weights(module: nn.Module, depth: int, generator: torch.Generator) -> None:
+def init_draft_weights(module: nn.Module, depth: int) -> None:
     """Normal with deviation 0.02, projections back into the residual stream scaled down by the depth; norms
-    keep theirs. Drawn on the CPU, so that a seed gives the same weights everywhere."""
+    keep theirs."""
     for name, parameter in module.named_parameters():
-        if parameter.dim() < 2:
-            continue
-        residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-        std = INIT_STD / math.sqrt(2 * depth) if residual else INIT_STD
-        parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+        if parameter.dim() > 1:
+            residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+            parameter.normal_(0, INIT_STD / math.sqrt(2 * depth) if residual else INIT_STD)

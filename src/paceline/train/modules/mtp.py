@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from paceline.layers.rotary import inverse_frequencies
 from paceline.models.spec import MTPSpec, TargetSpec
-from paceline.train.modules.drafter import masked_attention
-from paceline.train.modules.layers import MLP, Linear, RMSNorm, Rope, rotate
+from paceline.train.modules.drafter import init_draft_weights
+from paceline.train.modules.layers import MLP, Linear, RMSNorm, Rope, attend, rotate
 
 
 class HeadAttention(nn.Module):
@@ -39,7 +39,7 @@ class HeadAttention(nn.Module):
     def forward(self, x: Tensor, rope: Rope, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """Normed rows x [B, N, H] over keys and values [B, K, Hkv, D], mask [B, 1, N, K] -> [B, N, H]."""
         q, gate = self.q_proj(x).unflatten(-1, (self.heads, 2 * self.dim)).chunk(2, -1)
-        seen = masked_attention(rotate(self.q_norm(q), *rope), k, v, mask)
+        seen = attend(rotate(self.q_norm(q), *rope), k, v, mask)
         y: Tensor = self.o_proj((seen * gate.sigmoid()).flatten(-2))
         return y
 
@@ -62,7 +62,7 @@ class HeadLayer(nn.Module):
 
 
 class MTPHead(nn.Module):
-    """15 tensors; embedding and output matrix are the target's and stay outside."""
+    """15 tensors with random weights; embedding and output matrix are the target's and stay outside."""
 
     def __init__(self, spec: MTPSpec) -> None:
         super().__init__()
@@ -75,6 +75,7 @@ class MTPHead(nn.Module):
         self._rope_scale = 1.0 if spec.rope.yarn is None else spec.rope.yarn.table_scale
         self.frequencies: Tensor
         self.register_buffer("frequencies", inverse_frequencies(spec.rope), persistent=False)
+        init_draft_weights(self, 1)
 
     def forward(
         self, hidden: Tensor, embeds: Tensor, chain: Tensor, anchors: Tensor, positions: Tensor, mask: Tensor

@@ -71,6 +71,8 @@ class LossSettings(Section):
     def _has_effect(self) -> LossSettings:
         if self.kind == "dpace" and self.decay_gamma is not None:
             raise ValueError("decay_gamma has no effect on dpace: remove it, or set kind: decay")
+        if self.kind != "dpace" and "dpace_alpha" in self.model_fields_set:
+            raise ValueError(f"dpace_alpha has no effect on {self.kind}: remove it, or set kind: dpace")
         return self
 
 
@@ -133,7 +135,8 @@ class ExportSettings(Section):
 
 
 class LongContextSettings(Section):
-    """The section ``long_context``: a second stage on longer rows, from the first one's weights."""
+    """The section ``long_context``: a second stage on longer rows, from the first one's weights; it runs the
+    target over each batch, whatever ``features`` says."""
 
     data: SampleSettings
     num_anchors: PositiveInt = 512

@@ -1,0 +1,90 @@
+"""`paceline train mtp` from a file to a target that drafts with its own head."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paceline import LLM, SamplingParams
+from paceline.errors import ConfigError, PairingError, UnsupportedModelError
+from paceline.models.checkpoint import Checkpoint
+from paceline.quantize.graft import graft_mtp
+from paceline.train.draft.stage import TargetFolder
+from paceline.train.head import command
+from tests import tiny
+from tests.train.draft.test_command import losses, write_settings
+
+OPTIM = {"max_steps": 3, "log_every": 1, "learning_rate": 0.001}
+
+
+def settings(folder: Path, **changes: Any) -> Path:
+    file = write_settings(folder)
+    values = json.loads(file.read_text())
+    values.pop("drafter")
+    file.write_text(json.dumps({**values, "num_anchors": 6, "optim": OPTIM, **changes}))
+    return file
+
+
+def run(file: Path, **options: Any) -> int:
+    flags = {"plan": False, "as_json": True, "resume": False, "force": True, "device": "cpu", **options}
+    return command.run(file, **flags)
+
+
+@pytest.mark.parametrize("form", ["head", "model"])
+def test_a_run_ends_with_a_served_head(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate = {"prompts": str(tmp_path / "held_out.jsonl"), "limit": 2, "max_tokens": 8}
+    export = {"form": form, "dtype": "float32"}
+    assert run(settings(tmp_path, evaluate=evaluate, export=export, steps=2)) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["score"] >= 1 and "accepted_at/2" in result and "accepted_at/3" not in result
+    best = tmp_path / "out" / "best"
+    if form == "head":  # it goes into the target as any head does
+        assert len(Checkpoint.open(best).tensors) == 15
+        graft_mtp(best, tiny.make_target(tmp_path / "bare", "tied", mtp=False), tmp_path / "grafted")
+        best = tmp_path / "grafted"
+    llm = LLM(str(best), speculative_config={"method": "mtp", "num_speculative_tokens": 2}, max_model_len=64)
+    params = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+    plain = LLM(str(tmp_path / "target"), max_model_len=64)
+    prompt = [5, 6, 7]
+    assert llm.generate([prompt], params)[0].token_ids == plain.generate([prompt], params)[0].token_ids
+
+
+def test_it_continues_a_head(tmp_path: Path) -> None:
+    file = settings(tmp_path, init_from=str(tmp_path / "target"))
+    target = command.open_target(str(tmp_path / "target"))
+    loaded = command.build_head(command.load_yaml(file, command.HeadSettings), target)
+    stored = Checkpoint.open(tmp_path / "target")
+    assert all(torch.equal(p, stored.weight(f"mtp.{n}")) for n, p in loaded.named_parameters())
+    bare = tiny.make_target(tmp_path / "bare", "tied", mtp=False)
+    with pytest.raises(PairingError, match="holds no multi-token head"):
+        run(settings(tmp_path, init_from=str(bare)))
+
+
+@pytest.mark.parametrize("kind", ["decay", "kl"])
+def test_each_loss_falls(tmp_path: Path, kind: str) -> None:
+    run(settings(tmp_path, loss={"kind": kind}, optim={**OPTIM, "max_steps": 30, "learning_rate": 0.01}))
+    seen = losses(tmp_path / "out")
+    assert sum(seen[-5:]) < 0.8 * sum(seen[:5])
+
+
+def test_the_plan_says_what_a_run_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(settings(tmp_path), plan=True) == 0
+    plan = json.loads(capsys.readouterr().out)
+    head = tiny.mtp_weights(tiny.TARGETS["tied"])
+    assert plan["parameters"]["trained"] == sum(w.numel() for w in head.values())
+    assert plan["steps"] == 3 and plan["seconds"] > 0 and not (tmp_path / "out").exists()
+
+
+def test_targets_without_heads_are_refused(tmp_path: Path) -> None:
+    dense = command.open_target(str(tiny.make_target(tmp_path, "odd")))
+    with pytest.raises(UnsupportedModelError, match="only hybrid targets"):
+        command.check_kind(TargetFolder(dense.path, dense.spec))
+
+
+def test_more_steps_than_serving_makes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="steps"):
+        run(settings(tmp_path, steps=4))
