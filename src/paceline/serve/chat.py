@@ -163,7 +163,10 @@ def _tool(index: int, tool: dict[str, Any]) -> dict[str, Any]:
         raise ApiError(
             f"{where}.function.parameters must be a JSON schema", param=f"{where}.function.parameters"
         )
-    return tool
+    if not isinstance(function.get("strict"), bool | None):
+        raise ApiError(f"{where}.function.strict must be a boolean", param=f"{where}.function.strict")
+    # `strict` tells the server what to keep, not the model: the prompt is the same with it and without.
+    return {**tool, "function": {name: value for name, value in function.items() if name != "strict"}}
 
 
 def _text(value: Any, where: str) -> str:

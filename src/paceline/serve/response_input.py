@@ -106,7 +106,7 @@ def _tool(index: int, tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
         param = f"tools[{index}].type"
         raise ApiError(f"{param} must be 'function': this server runs no tools itself", param=param)
-    return {"type": "function", "function": {k: v for k, v in tool.items() if k not in ("type", "strict")}}
+    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
 
 
 def _tool_choice(choice: Any) -> Any:

@@ -28,7 +28,7 @@ def structure_of(
     body: ChatRequest, params: SamplingParams, prompt: str, readers: Readers
 ) -> Structure | None:
     """The form of a request's answer; None where it is free. Raises `ApiError` for one that cannot be had."""
-    asked = _response_format(body) or _tool_choice(body, readers)
+    asked = _response_format(body) or _tool_choice(body, readers) or _strict_tools(body, readers)
     if asked is None:
         return None
     kind, text, param = asked
@@ -98,20 +98,39 @@ def _tool_choice(body: ChatRequest, readers: Readers) -> tuple[Any, str, str] | 
     return "structural_tag", "", "tool_choice"
 
 
+def _strict_tools(body: ChatRequest, readers: Readers) -> tuple[Any, str, str] | None:
+    """The model may call or not; a call of a strict tool has arguments by the tool's schema."""
+    if body.tool_choice not in (None, "auto") or not body.tools:
+        return None
+    if not any(_is_strict(tool) for tool in body.tools):
+        return None
+    readers.check_parser()
+    _bounded(body.tools, "tools")
+    return "structural_tag", "", "tools"
+
+
+def _is_strict(tool: dict[str, Any]) -> bool:
+    return tool["function"].get("strict") is True
+
+
 def _calls_tag(body: ChatRequest, readers: Readers) -> str:
-    """The form of one or more calls: those of the tools on offer, with arguments by their schemas."""
+    """The form of calls, with arguments by their tools' schemas: of one or more where they are forced, else
+    of those that the model begins amid free text."""
     from xgrammar import get_model_structural_tag
 
-    choice = body.tool_choice
+    choice, tools = body.tool_choice, body.tools or []
     named = isinstance(choice, NamedTool)
+    if not _forced(body):  # arguments of a tool that is not strict stay the model's own affair
+        tools = [{**tool, "function": {**tool["function"], "strict": _is_strict(tool)}} for tool in tools]
     try:
         tag = get_model_structural_tag(
             TAG_MODEL,
-            tools=body.tools,
+            tools=tools,
             tool_choice={"type": "function", "function": {"name": choice.function.name}}
             if isinstance(choice, NamedTool)
-            else "required",
+            else choice or "auto",
             reasoning="disabled",
+            exclude_special_tokens=_forced(body),  # free text stays as it would be without tools
             max_whitespace_cnt=1,
             parallel_tool_calls=not named and body.parallel_tool_calls is not False,
             token_markers=readers.tags_are_tokens,
