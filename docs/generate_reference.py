@@ -24,6 +24,7 @@ from paceline.cli.main import app
 from paceline.config import CacheConfig, EngineConfig, ModelConfig, SamplingParams, SpeculativeConfig
 from paceline.config.recipes import RecipeFlags
 from paceline.config.server import ServerConfig
+from paceline.train.settings.data import AnswerSettings, DataSettings, FilterSettings, GeneratorSettings
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Written by docs/generate_reference.py (`make docs`); edit the code instead. -->\n"
@@ -37,6 +38,15 @@ MODELS: dict[type[BaseModel], str] = {
     RecipeFlags: "flags of `paceline serve`, by vLLM's names",
     EngineConfig: "what the layers above are put into; its own keys are keyword arguments of `LLM(...)`",
 }
+
+TRAINING: dict[type[BaseModel], str] = {
+    DataSettings: "the file of `paceline train data`",
+    AnswerSettings: "its section `sampling`",
+    GeneratorSettings: "its section `engine`",
+    FilterSettings: "its section `filters`",
+}
+
+STRICT = "An unknown key is an error that suggests the nearest; a value out of range names what is allowed."
 
 BOUNDS = (
     (annotated_types.Ge, "ge", "≥"),
@@ -52,6 +62,7 @@ def pages() -> dict[str, str]:
     return {
         "command-line.md": "\n".join(command_line()) + "\n",
         "configuration.md": "\n".join(configuration()) + "\n",
+        "training.md": "\n".join(training()) + "\n",
     }
 
 
@@ -121,9 +132,21 @@ def option_help(option: click.Option) -> str:
 def configuration() -> Iterator[str]:
     """The page of configuration keys."""
     yield from ("# Configuration", "", NOTE)
-    yield "An unknown key is an error that suggests the nearest; a value out of range names what is allowed."
-    for model, where in MODELS.items():
-        summary = (model.__doc__ or "").strip().splitlines()[0]
+    yield STRICT
+    yield from tables(MODELS)
+
+
+def training() -> Iterator[str]:
+    """The page of training settings: the YAML files of `paceline train`."""
+    yield from ("# Training settings", "", NOTE)
+    yield f"{STRICT} Paths are taken from where the command runs."
+    yield from tables(TRAINING)
+
+
+def tables(models: dict[type[BaseModel], str]) -> Iterator[str]:
+    """A section a model, with a line a key."""
+    for model, where in models.items():
+        summary = (model.__doc__ or "").strip().splitlines()[0].replace("``", "`")
         yield from ("", f"## {model.__name__}", "", f"{summary} Given as: {where}.", "")
         yield from ("| key | type | default | |", "|---|---|---|---|")
         for name, field in model.model_fields.items():
@@ -161,6 +184,8 @@ def default_name(field: FieldInfo) -> str:
     """The default as JSON; words where there is none."""
     if field.is_required():
         return "required"
+    if isinstance(field.default, BaseModel):
+        return "its own defaults"
     absent = field.default is None or field.default is PydanticUndefined
     return "absent" if absent else f"`{json.dumps(field.default)}`"
 

@@ -129,8 +129,6 @@ def test_force_begins_anew_and_touches_nothing_else(tmp_path, config):
     first = contents(tmp_path / "out")
     command.run(config(), force=True)
     assert contents(tmp_path / "out") == first
-    with pytest.raises(ConfigError, match="give one of them"):
-        command.run(config(), force=True, resume=True)
     with pytest.warns(UserWarning, match="--resume has no effect"):
         command.run(config("new", limit=1), resume=True)
 
@@ -193,7 +191,9 @@ def test_answers_wait_for_earlier_ones_and_closing_aborts(target):
     running = answers.run(todo())
     order = [answer.job.id for _, answer in zip(range(8), filter(None, running), strict=False)]
     assert order == [str(i) for i in range(8)]
-    assert len(taken) < 30 and parts.engine.has_work
+    while not parts.engine.has_work:
+        next(running)
+    assert len(taken) < 30
     running.close()
     assert not parts.engine.has_work
     parts.engine.scheduler.check()

@@ -131,6 +131,8 @@ def test_nearness_is_a_share_of_the_shorter_text():
     assert held.refuses(" ".join(words[:25] + other)) is None  # 13 of 28
     assert held.refuses(" ".join(words[:13])) == "near_held_out"  # its one gram
     assert held.refuses(" ".join(words[:12])) is None
+    chinese = "请把下面这段话翻译成英文然后再简短地总结一下"
+    assert HeldOut([chinese], 0.5).refuses(f"{chinese}谢谢") == "near_held_out"
     assert HeldOut([], 0.5).refuses("anything") is None and len(HeldOut(["a", "A"], 0.5)) == 1
 
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from paceline.train.data.prompts import Prompt, PromptEncoder
     from paceline.train.settings.data import AnswerSettings
 
-QUEUED = 2
-"""Requests in the engine, times max_num_seqs: whoever ends is followed at once."""
+BURST = 16
+"""Answers begin together, as soon as one in so many places is free: a prompt that is read by itself costs
+nearly as much time as many at once, while a few empty places cost almost none."""
 AHEAD = 32
 """Answers that may be finished before an earlier one is, times max_num_seqs; they wait in memory."""
 
@@ -122,15 +123,8 @@ class Answers:
         more = True
         try:
             while more or order:
-                while more and self._has_room(len(order)):
-                    job = next(todo, None)
-                    if job is None:
-                        more = False
-                        break
-                    order.append(job.id)
-                    refused = self._add(job)
-                    if refused is not None:
-                        ready[job.id] = refused
+                if more and self._width - len(self._open) >= max(1, self._width // BURST):
+                    more = self._fill(todo, order, ready)
                 ready.update((answer.job.id, answer) for answer in self._step())
                 if not order or order[0] not in ready:
                     yield None
@@ -141,8 +135,17 @@ class Answers:
                 self._engine.abort(name)
             self._open.clear()
 
-    def _has_room(self, waiting: int) -> bool:
-        return len(self._open) < QUEUED * self._width and waiting < AHEAD * self._width
+    def _fill(self, todo: Iterator[Job], order: deque[str], ready: dict[str, Answer]) -> bool:
+        """Begin jobs in all free places; False when there are no more."""
+        while len(self._open) < self._width and len(order) < AHEAD * self._width:
+            job = next(todo, None)
+            if job is None:
+                return False
+            order.append(job.id)
+            refused = self._add(job)
+            if refused is not None:
+                ready[job.id] = refused
+        return True
 
     def _add(self, job: Job) -> Answer | None:
         """Queue a job; an answer at once where it can never be served."""

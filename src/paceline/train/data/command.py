@@ -111,8 +111,7 @@ def trial(
 
 
 def _check_out(out: Path, resume: bool, force: bool) -> None:
-    if resume and force:
-        raise ConfigError("--force begins anew and --resume goes on; give one of them", key="resume")
+    assert not (resume and force), "one goes on, the other begins anew"
     stands = (out / META_FILE).exists()
     if stands and not (resume or force):
         raise ConfigError(f"{out} holds answers already: --resume goes on, --force begins anew", key="out")

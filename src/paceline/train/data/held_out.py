@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 GRAM = 13
 """Words and signs of a gram: the length that GPT-3's and later decontaminations compare by."""
-_WORD = re.compile(r"\w+|[^\w\s]")
+_ALONE = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff"  # scripts without spaces: a character is a word
+_WORD = re.compile(rf"[{_ALONE}]|(?:(?![{_ALONE}])\w)+|[^\w\s]")
 Reason = Literal["duplicate", "held_out", "near_held_out"]
 
 
@@ -24,7 +25,8 @@ class HeldOut:
     """Questions that must not be answered, and those too near to one of them.
 
     Equal: the same text once case, spacing and Unicode form are set aside. Near: of the 13-grams of the
-    shorter of two texts, a share of at least `overlap` stands in both; texts under 13 words have none.
+    shorter of two texts, a share of at least `overlap` stands in both; texts under 13 words have none. (A
+    sign is a word, and so is a Chinese, Japanese or Korean character.)
     """
 
     def __init__(self, questions: Iterable[str], overlap: float) -> None:

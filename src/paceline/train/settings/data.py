@@ -25,12 +25,15 @@ class AnswerSettings(Section):
     n: PositiveInt = 1
     """Answers to a prompt at each temperature above 0 (at 0 there is one)."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Only the likeliest ids whose mass reaches this."""
     top_k: Annotated[int, Field(ge=0)] = 0
-    """0 keeps all."""
+    """Only the k likeliest ids; 0 keeps all."""
     min_p: Fraction = 0.0
+    """Only ids at least this × as likely as the likeliest."""
     max_tokens: PositiveInt = 1024
     """Tokens of an answer at most, its end included."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
+    """Each answer draws its noise from this and its own name, whichever others are written beside it."""
 
     @model_validator(mode="after")
     def _sensible(self) -> AnswerSettings:
@@ -45,15 +48,20 @@ class GeneratorSettings(Section):
     """The section ``engine``: how the engine that answers is set up; the keys are `paceline serve`'s."""
 
     dtype: Dtype = "auto"
+    """Arithmetic of the weights; auto: as stored in the checkpoint."""
     quantization: Quantization = "auto"
+    """How the checkpoint is quantised; auto: as it says itself."""
     quantized_weights: QuantizedWeights = "dequantized"
+    """What 4-bit weights become at load."""
     max_num_seqs: PositiveInt = 64
-    """Answers that are written at once."""
+    """Answers that are written at once; a GPU has room for hundreds (take a power of two)."""
     max_num_batched_tokens: PositiveInt = 4096
+    """Rows of one step, prompts and answers together."""
     max_model_len: PositiveInt | None = None
     """Prompt and answer together; absent: what the longest answer to a 4096-token prompt takes, and no more
     than the model has."""
     num_blocks: PositiveInt | None = None
+    """KV blocks of 64 tokens; absent: enough for all answers at full length, as far as memory goes."""
     deterministic: bool | None = None
     """On: a stopped run that goes on gives the very answers it would have given (absent: on a CPU)."""
     speculative_config: dict[str, Any] | None = None
@@ -92,12 +100,17 @@ class DataSettings(Section):
     """A prompt is refused as too near when so large a share of the 13-grams of the shorter of the two stands
     in both."""
     held_out_action: Literal["drop", "error"] = "drop"
+    """Whether held-out prompts are left out, or are a fault that stops the command before it begins."""
     limit: PositiveInt | None = None
     """Only the first prompts that are left after duplicates and held-out ones."""
     sampling: AnswerSettings = AnswerSettings()
+    """How the target answers."""
     engine: GeneratorSettings = GeneratorSettings()
+    """The engine that runs it."""
     filters: FilterSettings = FilterSettings()
+    """Which answers are kept."""
     rows_per_shard: PositiveInt = 4096
+    """Samples of a file of the folder."""
     report_every: PositiveFloat = 10.0
     """Seconds between two lines of progress."""
 
