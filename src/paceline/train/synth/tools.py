@@ -117,7 +117,8 @@ def _facts(offered: list[Tool], wishes: list[Wish]) -> dict[str, Any]:
 def _one_call(draw: Draw, offered: list[Tool], thinking: bool) -> Dialogue:
     tool = draw.pick(offered)
     alone = sum(other.name.noun == tool.name.noun for other in offered) == 1
-    question = alone and tool.name.verb in _LOOKS and draw.chance(0.5)
+    plain = tool.name.verb in _LOOKS and all(p.type != "boolean" for p in tool.parameters)
+    question = alone and plain and draw.chance(0.5)
     wish = _wish(draw, tool, question)
     text = f"{wish.text[0].upper()}{wish.text[1:]}?" if question else _asked(draw, wish.text)
     answer = assistant("", _thought(wish) if thinking else None, [(tool.spelled, wish.arguments)])
