@@ -39,6 +39,8 @@ class HeadAttention(nn.Module):
     def forward(self, x: Tensor, rope: Rope, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """Normed rows x [B, N, H] over keys and values [B, K, Hkv, D], mask [B, 1, N, K] -> [B, N, H]."""
         q, gate = self.q_proj(x).unflatten(-1, (self.heads, 2 * self.dim)).chunk(2, -1)
+        # Of torch's kernels, the one that takes a mask without holding all scores takes no grouped keys.
+        k, v = (t.repeat_interleave(self.heads // self.kv_heads, 2) for t in (k, v))
         seen = attend(rotate(self.q_norm(q), *rope), k, v, mask)
         y: Tensor = self.o_proj((seen * gate.sigmoid()).flatten(-2))
         return y
