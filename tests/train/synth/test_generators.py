@@ -113,6 +113,8 @@ def test_names_of_tools_are_disjoint():
     every = [ToolName(verb, noun) for verb in VERBS for noun in NOUNS]
     assert len(every) >= 3000
     assert 0.45 < sum(name.held_out for name in every) / len(every) < 0.55
+    asked = [ask for _, asks in VERBS.values() for ask in asks]
+    assert len(asked) == len(set(asked)), "what people say must tell the verbs apart"
     for index in range(N):
         assert not tools(0, index, "train").facts["unseen"]
         dialogue = four_tools(0, index, "held_out")

@@ -13,8 +13,8 @@ from paceline.train.synth.words import split
 
 # Verb in the name: what the description says, ways to ask.
 VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "get": ("Get", ("get", "show me", "fetch")),
-    "fetch": ("Fetch", ("fetch", "get me")),
+    "get": ("Get", ("get", "show me")),
+    "fetch": ("Fetch", ("fetch", "bring me")),
     "list": ("List", ("list", "show all entries of")),
     "find": ("Find", ("find", "look up")),
     "search": ("Search", ("search", "search through")),
