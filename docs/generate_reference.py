@@ -25,6 +25,18 @@ from paceline.config import CacheConfig, EngineConfig, ModelConfig, SamplingPara
 from paceline.config.recipes import RecipeFlags
 from paceline.config.server import ServerConfig
 from paceline.train.settings.data import AnswerSettings, DataSettings, FilterSettings, GeneratorSettings
+from paceline.train.settings.drafter import (
+    AcceptanceSettings,
+    DrafterSettings,
+    DrafterShape,
+    ExportSettings,
+    FeatureSettings,
+    LongContextSettings,
+    LossSettings,
+    SampleSettings,
+)
+from paceline.train.settings.head import HeadExportSettings, HeadSettings
+from paceline.train.settings.optim import OptimSettings
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Written by docs/generate_reference.py (`make docs`); edit the code instead. -->\n"
@@ -44,6 +56,17 @@ TRAINING: dict[type[BaseModel], str] = {
     AnswerSettings: "its section `sampling`",
     GeneratorSettings: "its section `engine`",
     FilterSettings: "its section `filters`",
+    DrafterSettings: "the file of `paceline train drafter`",
+    DrafterShape: "its section `drafter`",
+    LossSettings: "its section `loss`, and that of `paceline train mtp`",
+    SampleSettings: "its sections `data` and `long_context.data`, and `data` of `paceline train mtp`",
+    FeatureSettings: "its section `features`",
+    AcceptanceSettings: "its section `evaluate`, and that of `paceline train mtp`",
+    ExportSettings: "its section `export`",
+    LongContextSettings: "its section `long_context`",
+    OptimSettings: "the section `optim` of every command that trains",
+    HeadSettings: "the file of `paceline train mtp`",
+    HeadExportSettings: "its section `export`",
 }
 
 STRICT = "An unknown key is an error that suggests the nearest; a value out of range names what is allowed."

@@ -15,14 +15,21 @@ Format = Literal["zlab", "speculators"]
 
 
 class DrafterShape(Section):
-    """The section ``drafter``; keys are those of a published drafter's config.json. What is absent follows
-    the target."""
+    """The shape, by the keys of a published drafter's config.json.
+
+    What is absent follows the target.
+    """
 
     num_hidden_layers: PositiveInt = 5
+    """Layers of the drafter."""
     intermediate_size: PositiveInt | None = None
+    """Width of its feed-forward; absent: the target's, as in the next three."""
     num_attention_heads: PositiveInt | None = None
+    """Query heads."""
     num_key_value_heads: PositiveInt | None = None
+    """Key and value heads."""
     head_dim: PositiveInt | None = None
+    """Width of a head."""
     block_size: Annotated[int, Field(ge=2)] = 16
     """The anchor and the guesses after it."""
     mask_token_id: Annotated[int, Field(ge=0)] | None = None
@@ -36,7 +43,9 @@ class DrafterShape(Section):
     is_causal: bool | None = None
     """Whether a block row sees only earlier rows of its block, in every layer; absent: in sliding layers."""
     rope_theta: PositiveFloat | None = None
+    """Base of the rotary positions; absent: the target's."""
     max_position_embeddings: PositiveInt | None = None
+    """Longest context it drafts for; absent: the target's."""
 
     @model_validator(mode="after")
     def _fits(self) -> DrafterShape:
@@ -56,14 +65,16 @@ class DrafterShape(Section):
 
 
 class LossSettings(Section):
-    """The section ``loss``; the formulas stand in `train.draft.losses`."""
+    """The loss; formulas in the guide and in `train.draft.losses`."""
 
     kind: Literal["decay", "kl", "dpace"] = "dpace"
     """decay: cross-entropy that counts less the later the guess; kl: the target's own distribution instead
     of its token, same weights; dpace: cross-entropy weighted by what hangs on each guess."""
     decay_gamma: PositiveFloat | None = None
-    """decay and kl; absent: the paper's 7, 5 and 4 for blocks of 16, 10 and 8, and between them linear."""
+    """Of decay and kl; absent: the paper's 7, 5 and 4 for blocks of 16, 10 and 8, linear between; a head's
+    guesses then all weigh the same."""
     dpace_alpha: Fraction = 0.5
+    """Smoothing of dpace's probabilities."""
     head_rows: PositiveInt = 2048
     """Guesses whose logits exist at once; memory goes with it times the vocabulary."""
 
@@ -77,7 +88,7 @@ class LossSettings(Section):
 
 
 class SampleSettings(Section):
-    """The section ``data``: the target's own answers and how rows are packed of them."""
+    """The target's own answers and how rows are packed of them."""
 
     path: Text
     """A folder that `paceline train data` has written."""
@@ -90,12 +101,13 @@ class SampleSettings(Section):
 
 
 class FeatureSettings(Section):
-    """The section ``features``: where the target's tapped layers come from."""
+    """Where the target's tapped layers come from."""
 
     mode: Literal["online", "cached"] = "online"
     """online: the target runs over each batch. cached: it runs over the data once, and what it said is read
     from disk; the size is shown first."""
     folder: Text | None = None
+    """The cache; refused where it was made of other weights, taps or samples."""
     max_gib: PositiveFloat = 100.0
     """Largest cache that is written."""
 
@@ -107,25 +119,29 @@ class FeatureSettings(Section):
 
 
 class AcceptanceSettings(Section):
-    """The section ``evaluate``: serving acceptance on prompts that are not trained on."""
+    """Serving acceptance on prompts that are not trained on."""
 
     prompts: Text
     """JSON lines with `prompt` or `messages`, and perhaps `category`."""
     limit: PositiveInt = 24
     """Prompts, taken evenly over the file."""
     max_tokens: PositiveInt = 192
+    """Longest answer."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Of the answers; 0: the most likely token."""
     thinking: bool = False
     """What the chat template's `enable_thinking` will say at serving."""
     max_num_seqs: PositiveInt = 8
+    """Answers that are written at once."""
 
 
 class ExportSettings(Section):
-    """The section ``export``."""
+    """How a drafter is written."""
 
     formats: Annotated[tuple[Format, ...], Field(min_length=1)] = ("zlab",)
     """The first is written into the folder itself, a second one into a sub-folder of its name."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of the stored weights."""
 
     @model_validator(mode="after")
     def _each_once(self) -> ExportSettings:
@@ -135,12 +151,17 @@ class ExportSettings(Section):
 
 
 class LongContextSettings(Section):
-    """The section ``long_context``: a second stage on longer rows, from the first one's weights; it runs the
-    target over each batch, whatever ``features`` says."""
+    """A second stage on longer rows, from the first one's weights.
+
+    It runs the target over each batch, whatever ``features`` says, and writes ``out/long_context``.
+    """
 
     data: SampleSettings
+    """Its samples and rows."""
     num_anchors: PositiveInt = 512
+    """Blocks of a row."""
     optim: OptimSettings
+    """Its steps and learning rate."""
 
 
 class DrafterSettings(Section):
@@ -149,18 +170,27 @@ class DrafterSettings(Section):
     target: Text
     """The model to be served: a local folder, a hub id, or `demo`."""
     out: Text
+    """The folder of the run: last/ and best/ are published drafters."""
     data: SampleSettings
+    """What is learnt from."""
     drafter: DrafterShape = DrafterShape()
+    """Its shape."""
     init_from: Text | None = None
     """A published drafter to continue, in any layout that the engine loads; its shape is kept."""
     num_anchors: PositiveInt = 512
     """Blocks of a row, drawn anew at every step."""
     loss: LossSettings = LossSettings()
+    """What guesses are compared with, and how much each counts."""
     features: FeatureSettings = FeatureSettings()
+    """Where the target's layers come from."""
     optim: OptimSettings
+    """How it is trained, and for how long."""
     evaluate: AcceptanceSettings | None = None
+    """Held-out prompts; absent: nothing is measured, and there is no best/."""
     export: ExportSettings = ExportSettings()
+    """Layouts."""
     long_context: LongContextSettings | None = None
+    """A second stage."""
 
     @model_validator(mode="after")
     def _together(self) -> DrafterSettings:

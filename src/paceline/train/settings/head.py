@@ -12,12 +12,13 @@ from paceline.train.settings.optim import OptimSettings, PositiveInt
 
 
 class HeadExportSettings(Section):
-    """The section ``export``."""
+    """How a head is written."""
 
     form: Literal["head", "model"] = "head"
     """head: a folder with the head's tensors alone, which `paceline graft-mtp` takes as BASE; model: a copy
     of the target with the head in it."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of the head's stored weights."""
 
 
 class HeadSettings(Section):
@@ -26,7 +27,9 @@ class HeadSettings(Section):
     target: Text
     """The model that gets the head: a local folder, a hub id, or `demo`."""
     out: Text
+    """The folder of the run: last/ and best/ are published heads."""
     data: SampleSettings
+    """What is learnt from."""
     steps: Annotated[int, Field(ge=1, le=3)] = 3
     """Tokens guessed one after the other, each from the head's own last output, as at serving."""
     init_from: Text | None = None
@@ -34,6 +37,10 @@ class HeadSettings(Section):
     num_anchors: PositiveInt = 512
     """Places of a row where guessing begins, drawn anew at every step."""
     loss: LossSettings = LossSettings()
+    """What guesses are compared with, and how much each counts."""
     optim: OptimSettings
+    """How it is trained, and for how long."""
     evaluate: AcceptanceSettings | None = None
+    """Held-out prompts; absent: nothing is measured, and there is no best/."""
     export: HeadExportSettings = HeadExportSettings()
+    """What is written."""
