@@ -164,6 +164,18 @@ def test_a_plan_writes_nothing(tmp_path, config, capsys):
     assert "settings.sampling.seed" in capsys.readouterr().out
 
 
+def test_a_plan_stops_its_trial(config, monkeypatch, capsys):
+    monkeypatch.setattr(command, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(command, "TRIAL_SECONDS", 0.1)
+    many = {"temperatures": [1.0], "n": 1000, "max_tokens": 24}
+    command.run(config(sampling=many), plan=True, as_json=True)
+    plan = json.loads(capsys.readouterr().out)
+    estimate = plan["estimate"]
+    assert estimate["trial_answers"] < plan["answers"] == 14_000
+    assert estimate["seconds"] > estimate["trial_seconds"] and estimate["tokens_per_second"] > 0
+    assert 0 < estimate["mean_answer_tokens"] <= 24
+
+
 def test_progress_is_told(config, capsys):
     command.run(config(report_every=1e-6))
     assert "tokens/s" in capsys.readouterr().err

@@ -38,11 +38,11 @@ class TokenBatch:
     """[B, T] int64: number of the sample within its row, from 1; 0 is padding."""
 
     def to(self, device: torch.device | str) -> TokenBatch:
-        """The batch on a device; copies to a GPU do not wait."""
-        ids, mask, documents = (
-            value.to(device, non_blocking=True) for value in (self.ids, self.loss_mask, self.documents)
-        )
-        return TokenBatch(ids, mask, documents)
+        """The batch on a device; copies to a GPU go through pinned memory and do not wait."""
+        values = [self.ids, self.loss_mask, self.documents]
+        if torch.device(device).type == "cuda":
+            values = [value if value.is_cuda else value.pin_memory() for value in values]
+        return TokenBatch(*(value.to(device, non_blocking=True) for value in values))
 
 
 class SampleBatches:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SUMMARY_FILE = "summary.json"
 TRIAL_SECONDS = 20.0
 """How long `--plan` lets the model write to learn its pace."""
+WARM_UP_SECONDS = 5.0
+"""The first part of that, which says nothing about the pace."""
 
 
 def run(
@@ -91,14 +93,19 @@ def trial(
     """
     answers = Answers(parts)
     running = answers.run(jobs(selected(settings, selection), encoder, params_of(settings.sampling), ()))
+    warm = 0.0, 0  # seconds and tokens by the end of the warm-up, in which a GPU captures its steps
     for _ in running:
+        if not warm[1] and WARM_UP_SECONDS < answers.seconds < TRIAL_SECONDS / 2:
+            warm = answers.seconds, answers.tokens
         if answers.seconds > TRIAL_SECONDS:
             break
+    else:
+        warm = 0.0, 0  # all is written: there is nothing left to be extrapolated
     running.close()
     seconds, finished = answers.seconds, answers.finished
     limit = settings.sampling.max_tokens
     mean = min(limit, answers.tokens / finished) if finished else limit
-    pace = answers.tokens / seconds
+    pace = (answers.tokens - warm[1]) / (seconds - warm[0])
     whole = total * mean / pace if pace else None
     return {
         "trial_seconds": round(seconds, 2),

@@ -149,8 +149,7 @@ class ShardWriter:
             os.fsync(self._file.fileno())
             self._file.close()
             self._file = None
-        path = self._unfinished(len(self._counts) - 1)
-        if path.exists():
+        for path in self.folder.glob(f"shard-*.jsonl{UNFINISHED}"):
             os.replace(path, path.with_name(path.name.removesuffix(UNFINISHED)))
 
     def __enter__(self) -> Self:
