@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ORACLE ?= .venv-modelopt
+SCHEMA ?= .venv-schema
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Idle OpenMP threads sleep instead of spinning: test workers and kernels share the cores.
 SLEEP := OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo smollm2 test test-gpu test-page test-modelopt lint types format docs bench-cpu clean
+.PHONY: help demo smollm2 test test-gpu test-page test-schema test-modelopt lint types format docs bench-cpu clean
 
 help: ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -26,6 +27,9 @@ test-gpu: $(VENV)/.installed-dev ## what needs a CUDA device
 
 test-page: $(VENV)/.installed-dev ## the chat page in headless Chromium (Debian: apt-get install chromium)
 	@$(SLEEP) $(BIN)/python -m pytest -q -m browser tests/serve $(PYTEST_ARGS)
+
+test-schema: $(SCHEMA)/.installed $(VENV)/.installed-dev ## schemathesis, in an environment of its own, against a running server
+	@PACELINE_SCHEMATHESIS_PYTHON=$(abspath $(SCHEMA))/bin/python $(SLEEP) $(BIN)/python -m pytest -q -s tests/serve/test_schema.py
 
 test-modelopt: $(ORACLE)/.installed ## quantised bytes against nvidia-modelopt, in an environment of its own beside ours
 	@PACELINE_MODELOPT_PYTHON=$(abspath $(ORACLE))/bin/python $(SLEEP) $(BIN)/python -m pytest -q tests/quantize/test_modelopt.py
@@ -49,7 +53,7 @@ bench-cpu: $(VENV)/.installed-dev ## the CPU figures; OUT=FILE.json, PROMPTS=FIL
 	@$(BIN)/python -m paceline.bench.cpu --out "$(OUT)" $(if $(PROMPTS),--prompts "$(PROMPTS)")
 
 clean: ## remove the environments and every cache
-	rm -rf $(VENV) $(ORACLE) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(ORACLE) $(SCHEMA) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -80,4 +84,9 @@ $(ORACLE)/.installed: $(VENV)/.installed-dev
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$($(ORACLE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/paceline-venv.pth"
 	$(ORACLE)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(MODELOPT)
+	@touch $@
+
+$(SCHEMA)/.installed: | $(BIN)/python
+	$(BIN)/python -m venv $(SCHEMA)
+	$(SCHEMA)/bin/python -m pip --disable-pip-version-check install --quiet "schemathesis>=4.30"
 	@touch $@

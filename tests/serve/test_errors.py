@@ -125,6 +125,9 @@ def test_fields_without_effect_are_answered_and_named(server):
     response = server.post(COMPLETIONS, body)
     assert response.status_code == 200
     assert response.headers["x-paceline-ignored"] == "metadata, speculation.how, store, x?y"
+    # A name may be anything; one that ends in a space once cost the connection.
+    odd = server.post(COMPLETIONS, {"prompt": "hi", " ": 1, "z ": 1, "": 1})
+    assert odd.status_code == 200 and odd.headers["x-paceline-ignored"] == ", ?, z?"
     assert "x-paceline-ignored" not in server.post(COMPLETIONS, {"prompt": "hi", "user": "me"}).headers
     with server.http.stream("POST", COMPLETIONS, json={**body, "stream": True}) as stream:
         assert "store" in stream.headers["x-paceline-ignored"]

@@ -65,8 +65,9 @@ def ignored_fields(body: BaseModel) -> list[str]:
 
 
 def header_value(names: list[str]) -> str:
-    """The names as a header: only what a header may hold, and not more than is useful."""
-    safe = ["".join(c if c.isascii() and c.isprintable() else "?" for c in name)[:64] for name in names]
+    """The names as a header: only what a header may hold, spaces at its ends not among it, and not more than
+    is useful."""
+    safe = ["".join(c if "!" <= c <= "~" else "?" for c in name)[:64] for name in names]
     return ", ".join(sorted(set(safe))[:32])
 
 
