@@ -35,6 +35,7 @@ from paceline.train.settings.drafter import (
     LossSettings,
     SampleSettings,
 )
+from paceline.train.settings.evaluate import EvaluateSettings, ServingSettings, SkillSettings, TextSettings
 from paceline.train.settings.head import HeadExportSettings, HeadSettings
 from paceline.train.settings.optim import OptimSettings
 
@@ -67,6 +68,10 @@ TRAINING: dict[type[BaseModel], str] = {
     OptimSettings: "the section `optim` of every command that trains",
     HeadSettings: "the file of `paceline train mtp`",
     HeadExportSettings: "its section `export`",
+    EvaluateSettings: "the file of `paceline train eval`",
+    TextSettings: "its section `answers`",
+    SkillSettings: "its sections `arithmetic`, `tools`, `extraction`, `word_problems` and `puzzles`",
+    ServingSettings: "its section `acceptance`",
 }
 
 STRICT = "An unknown key is an error that suggests the nearest; a value out of range names what is allowed."
