@@ -84,6 +84,18 @@ def test_other_settings_do_not_mix(tmp_path):
         ShardWriter(tmp_path, {**META, "temperature": 1.0, "top_p": 0.9})
 
 
+def test_two_writers_are_one_too_many(tmp_path):
+    first = ShardWriter(tmp_path, META)
+    with pytest.raises(ConfigError, match="another run is writing"):
+        ShardWriter(tmp_path, META)
+    first.close()
+    second = ShardWriter(tmp_path, META)
+    with pytest.raises(ConfigError, match="another run is writing"):
+        first.write(sample(0))
+    second.close()
+    first.write(sample(0))
+
+
 def test_what_is_no_folder_of_samples_is_named(tmp_path):
     with pytest.raises(ConfigError, match="paceline train data"):
         read_meta(tmp_path)

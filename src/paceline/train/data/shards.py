@@ -10,6 +10,7 @@ is whole, so a reader never meets half a line; a run that was killed goes on in 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import warnings
@@ -115,7 +116,8 @@ class ShardWriter:
     """Appends samples to a folder, which may hold some already from a run that was stopped.
 
     What stands is counted at construction: `done` holds the ids, `rows` their number. A folder that was
-    written with another `meta` raises `ConfigError`, so that two kinds of answers never mix.
+    written with another `meta` raises `ConfigError`, so that two kinds of answers never mix; so does one that
+    another writer has in hand.
     """
 
     def __init__(self, folder: Path, meta: Mapping[str, Any], rows_per_shard: int = ROWS_PER_SHARD) -> None:
@@ -123,6 +125,7 @@ class ShardWriter:
         self.folder, self.rows_per_shard = Path(folder), rows_per_shard
         self.folder.mkdir(parents=True, exist_ok=True)
         _settle_meta(self.folder, dict(meta))
+        self._lock = _lock(self.folder / META_FILE)
         self._file: IO[str] | None = None
         self.done: set[str] = set()
         self._counts = self._take_stock()
@@ -141,10 +144,14 @@ class ShardWriter:
         self.done.add(sample.id)
         self._counts[-1] += 1
         if self._counts[-1] == self.rows_per_shard:
-            self.close()
+            self._finish_shard()
 
     def close(self) -> None:
         """Give the shard in hand its final name; a later `write` goes on behind its last line."""
+        self._finish_shard()
+        self._lock.close()
+
+    def _finish_shard(self) -> None:
         if self._file is not None:
             os.fsync(self._file.fileno())
             self._file.close()
@@ -161,12 +168,16 @@ class ShardWriter:
         """Close after success; after an error the shard in hand stays unfinished."""
         if kind is None:
             self.close()
-        elif self._file is not None:
+            return
+        if self._file is not None:
             self._file.close()
             self._file = None
+        self._lock.close()
 
     def _open(self) -> IO[str]:
         """The shard to append to: the last one if it has room, else a new one."""
+        if self._lock.closed:
+            self._lock = _lock(self.folder / META_FILE)
         if not self._counts or self._counts[-1] >= self.rows_per_shard:
             self._counts.append(0)
         path = self._unfinished(len(self._counts) - 1)
@@ -210,6 +221,21 @@ def _settle_meta(folder: Path, meta: dict[str, Any]) -> None:
             f"{folder} was written with another {', '.join(other)}: give another folder, or the old settings",
             key="out",
         )
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Hold a file against other writers until it is closed or the process ends, however that comes about."""
+    file = path.open("rb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigError(
+            f"another run is writing to {path.parent}: wait for it, or stop it", key="out"
+        ) from None
+    except OSError:  # a file system without locks; the folder is used unguarded
+        pass
+    return file
 
 
 def _ids(path: Path) -> Iterable[str]:
