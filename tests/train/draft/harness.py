@@ -18,6 +18,7 @@ from paceline.train.draft.initial import new_drafter
 from paceline.train.draft.losses import LossShape
 from paceline.train.draft.shape import fit_spec
 from paceline.train.draft.task import DrafterTask
+from paceline.train.modules.drafter import Drafter
 from paceline.train.settings.drafter import DrafterShape
 from tests.models.harness import Runner
 
@@ -111,10 +112,11 @@ def make_task(
     loss: LossShape | None = None,
     batches: SampleBatches | None = None,
     num_anchors: int = 6,
+    drafter: Drafter | None = None,
     **changes: Any,
 ) -> DrafterTask:
-    """A drafter with random weights and its task, on the CPU in float32."""
-    drafter = new_drafter(draft_spec(folder, shape), 3)
+    """A drafter, with random weights where none is given, and its task, on the CPU in float32."""
+    drafter = drafter or new_drafter(draft_spec(folder, shape), 3)
     settings: dict[str, Any] = {
         "num_anchors": num_anchors,
         "head_rows": 16,

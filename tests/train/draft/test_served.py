@@ -12,6 +12,7 @@ from paceline import LLM, SamplingParams
 from paceline.models.registry import read_target_spec
 from paceline.train.draft.anchors import Anchors
 from paceline.train.draft.export import TargetFacts, export_drafter
+from paceline.train.draft.initial import continued_drafter
 from paceline.train.draft.task import DraftBatch, DrafterTask
 from tests import tiny
 from tests.train.draft.harness import (
@@ -24,11 +25,19 @@ from tests.train.draft.harness import (
     rounds,
 )
 
+YARN = {
+    "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}  # fmt: skip
 PROMPT = [5, 9, 40, 7, 33, 60, 12, 18, 22]
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("plain", SHAPE),
     "sliding": ("tied", SLIDING),
     "sliding, both ways": ("plain", {**SLIDING, "is_causal": False}),
+    "yarn": (
+        "plain",
+        {"published": {"extra": {"rope_scaling": YARN}, "num_attention_heads": 4, "num_key_value_heads": 1}},
+    ),
     "three taps": ("tied", {**SHAPE, "target_layer_ids": (0, 1, 3), "block_size": 6}),
 }
 
@@ -63,7 +72,11 @@ def test_served_acceptance_is_what_training_predicts(tmp_path: Path, name: str, 
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     plain = LLM(str(folder), max_model_len=256)
     text = [*PROMPT, *plain.generate([PROMPT], params)[0].token_ids]
-    task = make_task(folder, target, shape, num_anchors=24)
+    drafter = None
+    if "published" in shape:
+        source = tiny.make_drafter(tmp_path / "source", tiny.drafter_for(shape_name, **shape["published"]))
+        drafter, shape = continued_drafter(source, read_target_spec(folder)), SHAPE
+    task = make_task(folder, target, shape, num_anchors=24, drafter=drafter)
     learn(task, DraftBatch(one_document(text, len(PROMPT))), 25)
 
     export_drafter(

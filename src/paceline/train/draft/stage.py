@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -69,21 +71,28 @@ def open_samples(
             f"data.length = {settings.length} is more than the target's {target.spec.max_position} positions",
             key="data.length",
         )
-    samples = list(islice(read_samples(folder), settings.limit))
-    if served_thinking is not None:
-        warn_of_other_mode(samples, served_thinking, folder)
+    modes: Counter[bool] = Counter()
+
+    def counted() -> Iterator[Sample]:
+        for sample in islice(read_samples(folder), settings.limit):
+            modes[sample.thinking] += 1
+            yield sample
+
     # A pad is read by nobody; any id of the table will do.
-    return SampleBatches(samples, rows=settings.rows, length=settings.length, pad_id=0, seed=optim.seed)
+    batches = SampleBatches(counted(), rows=settings.rows, length=settings.length, pad_id=0, seed=optim.seed)
+    if served_thinking is not None:
+        warn_of_other_mode(modes, served_thinking, folder)
+    return batches
 
 
-def warn_of_other_mode(samples: list[Sample], served_thinking: bool, folder: Path) -> None:
+def warn_of_other_mode(modes: Counter[bool], served_thinking: bool, folder: Path) -> None:
     """A drafter accepts little in a mode (reasoning or not) that it has not seen: the most frequent cause of
-    low acceptance in reports about published drafters."""
-    count = sum(sample.thinking == served_thinking for sample in samples)
-    if samples and count < _MODE_SHARE * len(samples):
+    low acceptance in reports about published drafters. modes: samples with and without thinking."""
+    count, total = modes[served_thinking], modes.total()
+    if count < _MODE_SHARE * total:
         mode = "on" if served_thinking else "off"
         warnings.warn(
-            f"{folder}: {count} of {len(samples)} answers were written with thinking {mode}, but held-out "
+            f"{folder}: {count} of {total} answers were written with thinking {mode}, but held-out "
             "prompts ask for it (evaluate.thinking): expect low acceptance; make answers in that mode",
             stacklevel=2,
         )
