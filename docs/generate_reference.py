@@ -38,6 +38,17 @@ from paceline.train.settings.drafter import (
 from paceline.train.settings.evaluate import EvaluateSettings, ServingSettings, SkillSettings, TextSettings
 from paceline.train.settings.head import HeadExportSettings, HeadSettings
 from paceline.train.settings.optim import OptimSettings
+from paceline.train.settings.target import (
+    AnswerSource,
+    DialogueSource,
+    Distillation,
+    HeldOut,
+    ModelShape,
+    NewTokenizer,
+    SynthSource,
+    TargetSettings,
+    TextSource,
+)
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Written by docs/generate_reference.py (`make docs`); edit the code instead. -->\n"
@@ -68,6 +79,15 @@ TRAINING: dict[type[BaseModel], str] = {
     OptimSettings: "the section `optim` of every command that trains",
     HeadSettings: "the file of `paceline train mtp`",
     HeadExportSettings: "its section `export`",
+    TargetSettings: "the file of `paceline train target`",
+    ModelShape: "its section `model`",
+    NewTokenizer: "its section `tokenizer`, where that is no folder",
+    TextSource: "an entry of its list `text`",
+    DialogueSource: "an entry of its list `dialogues`",
+    AnswerSource: "an entry of its list `answers`",
+    SynthSource: "an entry of its list `synth`",
+    HeldOut: "its section `held_out`",
+    Distillation: "its section `distill`",
     EvaluateSettings: "the file of `paceline train eval`",
     TextSettings: "its section `answers`",
     SkillSettings: "its sections `arithmetic`, `tools`, `extraction`, `word_problems` and `puzzles`",

@@ -66,8 +66,8 @@ class TextSource(Section):
     """Documents to be continued: every token of them is learnt."""
 
     path: Text
-    """A .txt or .txt.xz file whose documents a line ``<|endoftext|>`` separates, or any other text file or a
-    folder of them, each one document."""
+    """A text file, perhaps .xz, or a folder of them. Lines that hold the end-of-text mark alone separate the
+    documents of a file."""
     kind: Text
     """The name under which its held-out loss is told."""
     repeat: PositiveInt = 1
@@ -136,6 +136,7 @@ class TargetSettings(Section):
     """A configuration of `paceline train target`."""
 
     out: Text
+    """The folder of the run; last/ and best/ in it are servable."""
     tokenizer: Text | NewTokenizer | None = None
     """A folder with tokenizer.json and tokenizer_config.json, or how to make one; absent: init_from's."""
     model: ModelShape = ModelShape()
