@@ -46,7 +46,7 @@ class TrainTarget(nn.Module, ABC):
     @property
     @abstractmethod
     def head_weight(self) -> Tensor:
-        """The output matrix [V, H], fp32."""
+        """The output matrix [V, H], in the dtype of the weights."""
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:

@@ -24,7 +24,9 @@ def kept_layers(count: int, layers: int) -> list[int]:
     return [round(i * (layers - 1) / (count - 1)) for i in range(count)]
 
 
-def hybrid_spec(source: Dense, layers: int, interval: int, vocab: int, max_position: int) -> TargetSpec:
+def hybrid_spec(
+    source: Dense, layers: int, interval: int, vocab: int, max_position: int, eos_ids: tuple[int, ...]
+) -> TargetSpec:
     """The sizes of the hybrid that `convert` makes: `layers` layers of which every `interval`-th keeps its
     attention, and the first `vocab` rows of the embedding table."""
     c = source.spec
@@ -41,7 +43,7 @@ def hybrid_spec(source: Dense, layers: int, interval: int, vocab: int, max_posit
         rope=c.rope,
         max_position=max_position,
         rms_eps=c.rms_eps,
-        eos_ids=c.eos_ids,
+        eos_ids=eos_ids,
         bos_id=None,
         dtype=torch.bfloat16,
         tied=True,

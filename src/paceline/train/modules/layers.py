@@ -16,6 +16,7 @@ from paceline.layers.rotary import RopeSpec, inverse_frequencies
 Rope = tuple[Tensor, Tensor]
 Mask = BlockMask | Tensor | None
 _FLEX_BLOCK = 128
+_compiled_flex = torch.compile(flex_attention, dynamic=False)
 
 
 class Linear(nn.Module):
@@ -126,7 +127,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
     """Heads [B, T, Hq, D] over keys and values [B, T, Hkv, D] -> [B, T, Hq, D]."""
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     if isinstance(mask, BlockMask):
-        out: Any = flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+        # Compiled even where the caller is not: its eager form would hold every score.
+        flex = _compiled_flex if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
+        out: Any = flex(q, k, v, block_mask=mask, enable_gqa=True)
     else:
         out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True)
     assert isinstance(out, Tensor)

@@ -20,14 +20,15 @@ from paceline.train.modules.hybrid import Hybrid
 def load_train_target(
     path: str | Path, device: torch.device | str = "cpu", compute: torch.dtype = torch.float32
 ) -> TrainTarget:
-    """The target in folder `path`, frozen; quantised weights are decoded.
+    """The target in folder `path`, frozen and in `compute`; quantised weights are decoded.
 
     Raises: CheckpointError or UnsupportedModelError, as the engine does for the same folder.
     """
     spec, checkpoint = read_target_spec(path), as_plain(Checkpoint.open(path))
     model = Dense(spec, compute) if isinstance(spec, DenseSpec) else Hybrid(spec, compute)
     fill(model, checkpoint, [n for n in checkpoint.tensors if not n.startswith("mtp.")])
-    return model.to(device).requires_grad_(False)
+    # Frozen, so there is nothing to keep in more digits than matrices are multiplied in.
+    return model.to(device, compute).requires_grad_(False)
 
 
 @torch.no_grad()

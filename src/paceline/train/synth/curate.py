@@ -1,0 +1,117 @@
+"""What the demo learns from out of what a small model wrote, and what it is asked afterwards.
+
+    python -m paceline.train.synth.curate DIALOGUES OUT --novel FILE ... --prompts 120000
+
+DIALOGUES is what `dialogues` has written. OUT/dialogues.jsonl receives the answers that are worth learning:
+those that ended by themselves, are not too long and do not loop; OUT/prompts.jsonl the questions for
+on-policy answers: the same model's, others of the generators, and passages of novels. Whatever stands in the
+benchmark, wholly or nearly, is in neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from paceline.train.data.filters import repeated_share
+from paceline.train.data.held_out import HeldOut
+from paceline.train.data.prompts import read_prompts
+from paceline.train.synth.dialogue import Dialogue, assistant, user
+from paceline.train.synth.mix import Mix
+from paceline.train.synth.prose import Continuations
+
+BENCH = Path(__file__).parents[2] / "bench" / "prompts.jsonl"
+OVERLAP, MAX_REPEATED, MAX_TOKENS = 0.3, 0.1, 200
+PARTS = {"brief": None, "own": "Answer in detail."}
+"""Parts of a dialogues folder, and the system message that tells the one from the other."""
+_PROSE_EVERY = 12
+
+
+def bench() -> HeldOut:
+    """The benchmark's prompts."""
+    return HeldOut((prompt.question for prompt in read_prompts([str(BENCH)])), OVERLAP)
+
+
+def worthwhile(folder: Path, part: str, system: str | None, refused: HeldOut) -> Iterator[dict[str, Any]]:
+    """Lines {messages, category} of one part."""
+    asked = [json.loads(line) for line in (folder / "prompts.jsonl").open(encoding="utf-8")]
+    writer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    with np.load(folder / f"{part}.npz") as made:
+        numbers, stopped, offsets, ids = (made[n] for n in ("number", "stopped", "offsets", "ids"))
+    for i, number in enumerate(numbers.tolist()):
+        answer, question = ids[offsets[i] : offsets[i + 1] - 1].tolist(), asked[number]
+        if not stopped[i] or len(answer) > MAX_TOKENS or repeated_share(answer) > MAX_REPEATED:
+            continue
+        text = writer.decode(answer, skip_special_tokens=False).strip()
+        if text and "<|" not in text and refused.refuses(question["prompt"]) is None:
+            head = [{"role": "system", "content": system}] if system else []
+            messages = [*head, user(question["prompt"]), assistant(text)]
+            yield {"messages": messages, "category": question["category"]}
+
+
+def questions(folder: Path, novels: list[str], refused: HeldOut, seed: int) -> Iterator[dict[str, Any]]:
+    """Questions without end: one that the small model wrote and one of the generators in turn, and a passage
+    now and then. The generators' stream is another than the one that was trained on."""
+    asked = (json.loads(line) for line in (folder / "prompts.jsonl").open(encoding="utf-8"))
+    spoken = (
+        {"messages": [user(a["prompt"])], "category": a["category"]}
+        for a in asked
+        if refused.refuses(a["prompt"]) is None
+    )
+    generated = map(_question, Mix(seed).stream())
+    passages = Continuations(novels) if novels else None
+    for index, line in enumerate(_in_turn(spoken, generated)):
+        yield line
+        if passages and index % _PROSE_EVERY == 0:
+            yield _question(passages(seed, index, "train"))
+
+
+def _question(dialogue: Dialogue) -> dict[str, Any]:
+    tools = {"tools": dialogue.tools} if dialogue.tools else {}
+    return {"messages": dialogue.prompt, "category": dialogue.category, "thinking": dialogue.thinking, **tools}
+
+
+def _in_turn(first: Iterable[Any], second: Iterator[Any]) -> Iterator[Any]:
+    """One of each in turn; the second alone when the first is over."""
+    for one in first:
+        yield one
+        yield next(second)
+    yield from second
+
+
+def _write(path: Path, lines: Iterable[dict[str, Any]]) -> int:
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write both files."""
+    p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    p.add_argument("dialogues", type=Path, help="with tokenizer.json of the model that wrote them")
+    p.add_argument("out", type=Path)
+    p.add_argument("--novel", type=Path, action="append", default=[], help="text of a novel")
+    p.add_argument("--prompts", type=int, default=120_000)
+    p.add_argument("--seed", type=int, default=1)
+    a = p.parse_args(argv)
+    a.out.mkdir(parents=True, exist_ok=True)
+    refused = bench()
+    parts = (worthwhile(a.dialogues, part, system, refused) for part, system in PARTS.items())
+    novels = [path.read_text(encoding="utf-8") for path in a.novel]
+    print(f"{_write(a.out / 'dialogues.jsonl', chain.from_iterable(parts))} dialogues")
+    asked = islice(questions(a.dialogues, novels, refused, a.seed), a.prompts)
+    print(f"{_write(a.out / 'prompts.jsonl', asked)} questions")
+
+
+if __name__ == "__main__":
+    main()
