@@ -23,16 +23,16 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path):
     text = io.StringIO()
     with Metrics(tmp_path, "drafter", False, Console(file=text, width=40)) as metrics:
         metrics.log(10, 100, VALUES, 65.0)
-        metrics.log(20, None, VALUES, None)
+        metrics.log(20, None, {**VALUES, "accuracy": 0.5}, None)
         metrics.evaluated(20, {"score": 2.25})
     assert text.getvalue().splitlines() == [
         "drafter: step 10/100, loss 1.5000, lr 1.00e-03, norm 0.25, 12,346 tokens/s, 1:05 left",
-        "drafter: step 20/?, loss 1.5000, lr 1.00e-03, norm 0.25, 12,346 tokens/s",
+        "drafter: step 20/?, loss 1.5000, accuracy 0.5000, lr 1.00e-03, norm 0.25, 12,346 tokens/s",
         "drafter: step 20: score 2.25",
     ]
     assert lines(tmp_path) == [
         {"step": 10, **VALUES},
-        {"step": 20, **VALUES},
+        {"step": 20, **VALUES, "accuracy": 0.5},
         {"step": 20, "evaluation": {"score": 2.25}},
     ]
 

@@ -141,6 +141,16 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spoils_no_checkpoint(tmp_pat
     assert checkpoint_steps(tmp_path / "checkpoints") == [4]
 
 
+def test_an_evaluation_that_fails_costs_no_step(tmp_path):
+    class Failing(TinyTask):
+        def evaluate(self, folder):
+            raise ConfigError("the engine is out of memory")
+
+    with pytest.raises(ConfigError, match="out of memory"):
+        Trainer(Failing(), settings(eval_every=5, save_every=0), tmp_path, "cpu").run()
+    assert checkpoint_steps(tmp_path / "checkpoints") == [5]
+
+
 def test_seconds_fix_the_number_of_steps_after_measuring_the_pace(tmp_path):
     chosen = settings(max_steps=None, seconds=0.3, save_every=0)
     trainer = Trainer(TinyTask(), chosen, tmp_path, "cpu")

@@ -14,6 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 METRICS = "metrics.jsonl"
+_SHOWN_APART = {"loss", "learning_rate", "grad_norm", "tokens", "tokens_per_second", "seconds_per_step"}
+"""Metrics of every task; the others are the task's own."""
 
 
 class Metrics:
@@ -47,6 +49,7 @@ class Metrics:
         """Metrics of training after `step` steps; `left`: seconds until the end, if known."""
         self._write({"step": step, **values}, step, "train", values)
         parts = [f"step {step}/{total or '?'}", f"loss {values['loss']:.4f}"]
+        parts += [f"{name} {value:.4f}" for name, value in values.items() if name not in _SHOWN_APART]
         parts.append(f"lr {values['learning_rate']:.2e}")
         parts.append(f"norm {values['grad_norm']:.2f}")
         if values.get("tokens_per_second"):

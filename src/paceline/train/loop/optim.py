@@ -53,7 +53,8 @@ class Muon(torch.optim.Optimizer):
     def _update(self, params: list[Tensor], lr: float, momentum: float, decay: float) -> None:
         grads = [p.grad for p in params if p.grad is not None]
         for p in params:
-            self.state[p].setdefault("momentum", torch.zeros_like(p))
+            if "momentum" not in self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p)
         buffers = [self.state[p]["momentum"] for p in params]
         torch._foreach_lerp_(buffers, grads, 1 - momentum)
         nesterov = torch._foreach_lerp(grads, buffers, momentum)

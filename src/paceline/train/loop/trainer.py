@@ -106,7 +106,7 @@ class Trainer:
                 if self._due(self.settings.log_every) or self.done == self.total:
                     asked = self._log(metrics) or asked
                 if self._due(self.settings.eval_every) and self.done != self.total:
-                    self._evaluate(metrics)
+                    self._evaluate_under_way(metrics)
                 if asked or self._due(self.settings.save_every) or self.done == self.total:
                     self._save()
                 if asked and self.done != self.total:
@@ -175,6 +175,15 @@ class Trainer:
                     metrics.evaluated(self.done, values)
             wait(self.place)
         return values
+
+    def _evaluate_under_way(self, metrics: Metrics | None) -> None:
+        """An evaluation that fails ends the run, but costs no step that was done."""
+        try:
+            self._evaluate(metrics)
+        except Exception:
+            if self.place.world == 1:  # saving takes all processes, and the others wait elsewhere
+                self._save()
+            raise
 
     def _save(self) -> None:
         with self.pace.paused():
