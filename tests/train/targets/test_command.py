@@ -12,6 +12,7 @@ import yaml
 from paceline import LLM, SamplingParams
 from paceline.errors import ConfigError
 from paceline.models.registry import read_target_spec
+from paceline.train.loop.resume import load_newest
 from paceline.train.modules.load import load_train_target
 from paceline.train.targets.command import plan_target, prepare, run, run_target
 from paceline.train.targets.task import TargetTask, held_out_loss
@@ -143,3 +144,23 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "chats.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
     with pytest.raises(ConfigError, match=r"chats\.jsonl, line 1: .*ends with an answer"):
         prepare(settings(tmp_path))
+
+
+def test_products_in_bf16_leave_masters_and_state_in_fp32(trained, tmp_path):
+    optim = {"max_steps": 2, "learning_rate": 0.01, "compute_dtype": "bf16", "log_every": 1}
+    run_target(settings(trained.folder, out=str(tmp_path), optim=optim), device="cpu")
+    state = load_newest(tmp_path / "checkpoints")
+    assert {t.dtype for t in state["module"].values()} == {torch.float32}
+    assert {t.dtype for values in state["optimizer"].values() for t in values.values()} == {torch.float32}
+    half, full = (
+        json.loads((out / "metrics.jsonl").read_text().splitlines()[0])["loss"]
+        for out in (tmp_path, fp32_run(trained, tmp_path / "fp32", optim))
+    )
+    assert half != full and half == pytest.approx(full, rel=0.01)
+
+
+def fp32_run(trained, out, optim):
+    """The same run with products in fp32."""
+    chosen = settings(trained.folder, out=str(out), optim={**optim, "compute_dtype": "fp32"})
+    run_target(chosen, device="cpu")
+    return out
