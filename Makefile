@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SLEEP := OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo smollm2 test test-gpu test-page test-schema test-modelopt lint types format docs bench-cpu clean
+.PHONY: help demo smollm2 test test-gpu test-page test-schema test-modelopt lint types format docs bench-cpu bench-serve clean
 
 help: ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -51,6 +51,9 @@ docs: $(VENV)/.installed-dev ## write docs/reference/ from the configuration and
 bench-cpu: $(VENV)/.installed-dev ## the CPU figures; OUT=FILE.json, PROMPTS=FILE.jsonl, VLLM_PYTHON=peer's interpreter
 	@test -n "$(OUT)" || { echo "make bench-cpu needs OUT=FILE.json" >&2; exit 2; }
 	@$(BIN)/python -m paceline.bench.cpu --out "$(OUT)" $(if $(PROMPTS),--prompts "$(PROMPTS)")
+
+bench-serve: $(VENV)/.installed-dev ## the server's figures: 2,000 mixed requests of 64 clients, speed; OUT=FILE.json
+	@$(BIN)/python -m paceline.bench.serving --out "$(or $(OUT),docs/benchmarks/$(shell date -u +%F)-serve.json)" $(SERVE_ARGS)
 
 clean: ## remove the environments and every cache
 	rm -rf $(VENV) $(ORACLE) $(SCHEMA) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

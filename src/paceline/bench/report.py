@@ -35,7 +35,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The report of one run, from the rows of its JSON file."""
     env = rows[0]["env"] if rows else {}
     parts = [
-        f"# CPU figures, {env.get('date', 'undated')[:10]}",
+        f"# {env.get('title', 'CPU figures')}, {env.get('date', 'undated')[:10]}",
         _machine(env),
         "## Rows",
         _table(rows),
