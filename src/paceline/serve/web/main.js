@@ -10,6 +10,7 @@ const $ = (id) => document.getElementById(id);
 const POLL_MS = 1000;
 
 let served = null; // the model, once the server has told
+let fitted = ""; // what the controls were made for
 const chat = new Chat($("log"), settings, () => served !== null && !served.paceline.chat);
 const server = new ServerFigures();
 
@@ -31,19 +32,18 @@ function state(name) {
 }
 
 async function meet() {
+  const before = fitted;
   served = await model();
+  fitted = JSON.stringify(served.paceline);
   const name = served.id.startsWith("/") ? served.id.split("/").at(-1) : served.id;
   $("model").textContent = name;
   $("model").title = served.id;
   document.title = `${name} · paceline`;
   $("key-form").hidden = true;
-  fit(served.paceline);
-  if (!served.paceline.chat) {
-    $("input").placeholder = "A text to continue";
-    $("input").title = "This model has no chat template: it continues what you write.";
-    $("thinking").disabled = true;
-    $("thinking").checked = false;
-  }
+  if (fitted !== before) fit(served.paceline); // a server that came back as it was leaves the controls alone
+  const { chat: chats } = served.paceline;
+  $("input").placeholder = chats ? "Message" : "A text to continue";
+  $("input").title = chats ? "" : "This model has no chat template: it continues what you write.";
 }
 
 function askForKey() {
@@ -78,14 +78,18 @@ function trouble(error) {
     notice(`Not ready: ${error.message}. Looking again every second.`);
   } else {
     state("gone");
+    served = null; // whoever comes back may be another
     notice(error.status ? error.message : "The server does not answer. Trying again every second.");
     showServer(null);
   }
 }
 
 async function poll() {
-  if (!document.hidden) await look();
-  setTimeout(poll, POLL_MS);
+  try {
+    if (!document.hidden) await look();
+  } finally {
+    setTimeout(poll, POLL_MS);
+  }
 }
 
 $("key-form").addEventListener("submit", async (event) => {
@@ -95,7 +99,7 @@ $("key-form").addEventListener("submit", async (event) => {
     await meet();
     state("ready");
     $("key").value = "";
-    $("input").focus();
+    focusInput();
   } catch (error) {
     trouble(error);
   }
@@ -156,11 +160,16 @@ function send(text) {
 function newChat() {
   chat.clear();
   $("empty").hidden = false;
-  $("input").focus();
+  focusInput();
   say("A new chat.");
 }
 
 // ---- the composer and the keys
+
+/** Where there is a keyboard: on a phone the focus would call one up, over half of the page. */
+function focusInput() {
+  if (!matchMedia("(pointer: coarse)").matches) $("input").focus();
+}
 
 function fitInput() {
   const input = $("input");
@@ -181,7 +190,7 @@ $("composer").addEventListener("submit", (event) => {
 });
 $("stop").addEventListener("click", () => {
   chat.stop();
-  $("input").focus();
+  focusInput();
 });
 $("new").addEventListener("click", newChat);
 document.addEventListener("keydown", (event) => {
@@ -195,4 +204,4 @@ for (const example of document.querySelectorAll(".example")) {
 
 setUp();
 poll();
-$("input").focus();
+focusInput();

@@ -45,6 +45,7 @@ export function fit(abilities) {
   $("speculation").checked = most > 0;
   $("speculation").disabled = most === 0;
   $("no-drafter").hidden = most > 0;
+  $("thinking").disabled = !abilities.chat;
   showLength();
 }
 
