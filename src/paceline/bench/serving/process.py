@@ -78,11 +78,14 @@ class ServerProcess:
         return found
 
     def unique_mib(self) -> float:
-        """Memory that only the server's processes have, in MiB: what would be free if they ended."""
+        """Memory that only the server's processes have and that no file holds too, in MiB.
+
+        Clean pages of files are left out: whether they are private depends on who else reads the file.
+        """
         total = 0
         for number in self._family():
             for line in Path(f"/proc/{number}/smaps_rollup").read_text().splitlines():
-                if line.startswith(("Private_Clean", "Private_Dirty")):
+                if line.startswith("Private_Dirty"):
                     total += int(line.split()[1])
         return total / 1024
 
