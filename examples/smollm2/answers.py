@@ -20,8 +20,8 @@ from paceline.train.data.filters import repeated_share
 from paceline.train.data.held_out import HeldOut
 from paceline.train.data.produce import model_fingerprint
 from paceline.train.data.shards import Sample, ShardWriter
-from paceline.train.synth.dialogues import SYSTEM
 from paceline.train.synth.curate import BENCH
+from paceline.train.synth.dialogues import SYSTEM
 
 MAX_REPEATED, OVERLAP = 0.15, 0.3
 

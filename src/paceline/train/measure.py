@@ -1,7 +1,7 @@
 """Figures of drafter training on a GPU: how fast, and what a loss or a layout is worth at equal steps.
 
     python -m paceline.train.measure throughput --out FILE.json
-    python -m paceline.train.measure compare --target MODEL --data SAMPLES --what losses --steps N --out FILE.json
+    python -m paceline.train.measure compare --target MODEL --data SAMPLES --what losses --out FILE.json
 
 `throughput` trains a five-layer drafter for a random target of Qwen3-4B's shape and counts the arithmetic
 that a step must do against the rate of a large matrix product on the same device. `compare` trains one
@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from paceline.bench.machine import environment
 from paceline.layers.rotary import RopeSpec
 from paceline.models.dense_config import DenseSpec
 from paceline.models.spec import DrafterSpec
@@ -32,6 +31,7 @@ from paceline.train.draft.initial import new_drafter
 from paceline.train.draft.losses import LossShape
 from paceline.train.draft.shape import paper_gamma
 from paceline.train.draft.task import DrafterTask
+from paceline.train.evaluate.environment import environment
 from paceline.train.loop.distributed import Place
 from paceline.train.loop.step import Stepper
 from paceline.train.modules.base import TrainTarget
@@ -56,8 +56,8 @@ def qwen3_4b() -> DenseSpec:
 
 
 def drafter_spec(
-    target: TrainTarget, layers: int, block: int, mask: int, taps: tuple[int, ...], heads: tuple[int, int, int],
-    inner: int, windows: tuple[int | None, ...] | None = None,
+    target: TrainTarget, layers: int, block: int, mask: int, taps: tuple[int, ...],
+    heads: tuple[int, int, int], inner: int, windows: tuple[int | None, ...] | None = None,
 ) -> DrafterSpec:  # fmt: skip
     """A drafter over `target`; heads: query heads, key heads, their width."""
     windows = windows or (None,) * layers
@@ -135,7 +135,8 @@ def throughput(rows: int = 8, length: int = 3072, anchors: int = 512, steps: int
         if p.dim() > 1:
             p.normal_(0, 0.02)
     d = drafter_spec(target, 5, 16, 151669, (1, 9, 17, 25, 33), (32, 8, 128), 9728)
-    batches = SampleBatches(_random_samples(rows * 2, length, 150000), rows=rows, length=length, pad_id=0, seed=0)
+    samples = _random_samples(rows * 2, length, 150000)
+    batches = SampleBatches(samples, rows=rows, length=length, pad_id=0, seed=0)
     task = _task(target, new_drafter(d, 0), batches, LossShape("dpace", None, 0.5), anchors)
     optim = OptimSettings(max_steps=1000, compile=True)
     stepper = Stepper(task, optim, Place(DEVICE))
@@ -190,7 +191,8 @@ def compare(
         spec = drafter_spec(target, layers, size, mask, taps, (9, 3, 64), 1536, windows)
         drafter = new_drafter(spec, 0)
         task = _task(target, drafter, trained, loss, anchors)
-        optim = OptimSettings(max_steps=steps, optimizer="muon", learning_rate=2e-3, compile=DEVICE.type == "cuda")
+        gpu = DEVICE.type == "cuda"
+        optim = OptimSettings(max_steps=steps, optimizer="muon", learning_rate=2e-3, compile=gpu)
         found[name] = _train(task, optim, steps)
         judge = _task(target, drafter, unseen, LossShape("dpace", None, 0.5), anchors)
         found[name] |= _judge(judge, unseen.steps_per_epoch())
@@ -222,7 +224,8 @@ def _judge(task: DrafterTask, steps: int) -> dict[str, float]:
     generator, sums = torch.Generator(DEVICE).manual_seed(7), torch.zeros(3, device=DEVICE)
     for step in range(steps):
         _, metrics = task.loss(task.batch(step, 0, 1), generator)
-        sums += torch.stack([metrics["acceptance"], metrics["accuracy"], torch.ones_like(metrics["accuracy"])])
+        right = metrics["accuracy"]
+        sums += torch.stack([metrics["acceptance"], right, torch.ones_like(right)])
     acceptance, accuracy, count = sums.tolist()
     return {"acceptance_length": round(acceptance / count, 3), "accuracy": round(accuracy / count, 4)}
 
@@ -247,7 +250,7 @@ def main(argv: list[str] | None = None) -> None:
         figures = throughput()
     else:
         figures = compare(a.target, a.data, a.what, a.steps, a.mask, *shape)
-    report = {"figure": a.figure, "machine": environment(), **figures}
+    report = {"figure": a.figure, "machine": environment(DEVICE.type), **figures}
     a.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(figures))
 

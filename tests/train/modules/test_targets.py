@@ -53,17 +53,21 @@ def test_packed_documents_do_not_see_one_another(folders, kind):
 def test_a_rollout_is_greedy_decoding(folders, kind):
     target = load_train_target(folders[kind])
     prompts = [Prompt(i, tuple(range(5 + i, 9 + 3 * i)), 0.0, 9 + i) for i in range(5)]
-    answers = {a.prompt.key: a for a in Rollout(target, 2, 64, stop_ids=(0,), check_every=4).run(iter(prompts))}
+    answers = {
+        a.prompt.key: a for a in Rollout(target, 2, 64, stop_ids=(0,), check_every=4).run(iter(prompts))
+    }
     assert set(answers) == set(range(5))
     for prompt in prompts:
         ids = list(prompt.ids)
-        while len(ids) < len(prompt.ids) + prompt.max_tokens and not (len(ids) > len(prompt.ids) and ids[-1] == 0):
+        while len(ids) < len(prompt.ids) + prompt.max_tokens and not (
+            len(ids) > len(prompt.ids) and ids[-1] == 0
+        ):
             ids.append(int(target.logits(target(torch.tensor([ids]))[0][0, -1]).argmax()))
         assert answers[prompt.key].ids == tuple(ids[len(prompt.ids) :])
 
 
 def test_the_block_mask_is_the_dense_mask():
-    documents = torch.tensor([[0] * 8 + [1] * 17 + [2] * 7, [0] * 5 + [1] * 20 + [2] * 7])
+    documents = torch.tensor([[0] * 8 + [1] * 17 + [2] * 7, [3] * 5 + [1] * 20 + [0] * 7])
     dense = document_mask(documents)
     blocks = flex_document_mask(documents, block=8)
     b, q, k = torch.meshgrid(torch.arange(2), torch.arange(32), torch.arange(32), indexing="ij")

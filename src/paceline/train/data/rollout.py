@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from paceline.train.modules.base import TrainTarget
 
@@ -74,7 +73,10 @@ class Rollout:
 
     @torch.no_grad()
     def run(
-        self, prompts: Iterator[Prompt], say: Callable[[str], None] | None = None, seconds: float | None = None
+        self,
+        prompts: Iterator[Prompt],
+        say: Callable[[str], None] | None = None,
+        seconds: float | None = None,
     ) -> Iterator[Answer]:
         """Answers in the order in which they finish. After `seconds` no more prompts are begun and what is
         unfinished is dropped."""
@@ -172,7 +174,8 @@ class Rollout:
         done = [i for i, owner in enumerate(self.owners) if owner is not None and not alive[i]]
         if not done:
             return
-        rows, stops = self.made[torch.tensor(done, device=self.device)].cpu().tolist(), set(self.stops.tolist())
+        rows = self.made[torch.tensor(done, device=self.device)].cpu().tolist()
+        stops = set(self.stops.tolist())
         for slot, row in zip(done, rows, strict=True):
             prompt = self.owners[slot]
             assert prompt is not None

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
+from paceline.train.modules.layers import RMSNorm
+
 
 class RolloutState:
     """What a target keeps between the steps of a rollout, for a fixed number of slots.
@@ -26,6 +28,8 @@ class TrainTarget(nn.Module, ABC):
     eos_ids: tuple[int, ...]
     tied: bool
     """Whether the output head is the embedding table."""
+    norm: RMSNorm
+    """The final one."""
 
     @abstractmethod
     def forward(

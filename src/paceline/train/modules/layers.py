@@ -65,7 +65,7 @@ def _frequencies(spec: RopeSpec, device: torch.device) -> Tensor:
 
 
 def rope_rows(spec: RopeSpec, positions: Tensor) -> Rope:
-    """cos, sin [..., rotary_dim / 2] fp32 for positions [...], by the rule that the engine's tables follow."""
+    """cos, sin [..., rotary_dim / 2] fp32 for positions [...], by the rule of the engine's tables."""
     angle = positions.float().unsqueeze(-1) * _frequencies(spec, positions.device)
     scale = 1.0 if spec.yarn is None else spec.yarn.table_scale
     return angle.cos() * scale, angle.sin() * scale

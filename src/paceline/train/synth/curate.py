@@ -74,8 +74,8 @@ def questions(folder: Path, novels: list[str], refused: HeldOut, seed: int) -> I
 
 
 def _question(dialogue: Dialogue) -> dict[str, Any]:
-    tools = {"tools": dialogue.tools} if dialogue.tools else {}
-    return {"messages": dialogue.prompt, "category": dialogue.category, "thinking": dialogue.thinking, **tools}
+    asked = {"messages": dialogue.prompt, "category": dialogue.category, "thinking": dialogue.thinking}
+    return {**asked, "tools": dialogue.tools} if dialogue.tools else asked
 
 
 def _in_turn(first: Iterable[Any], second: Iterator[Any]) -> Iterator[Any]:

@@ -3,7 +3,8 @@
     python -m paceline.train.synth.dialogues MODEL OUT --seconds 60 120 90
 
 Given nothing but the head of a user's turn, a chat model writes the turn that it expects there (Xu et al.
-2024, "Magpie", arXiv 2406.08464). STARTERS steer that towards code, sums, reasoning, extraction and prose.
+2024, "Magpie", arXiv 2406.08464). texts/starters.yaml steers that towards code, sums, reasoning, extraction
+and prose.
 Three parts, each with a budget of seconds: `prompts`; `brief`, answers under a system prompt that asks for
 brevity, of which those that end by themselves are kept; `own`, answers under the model's own template, cut
 where they are long (what a drafter for that very model learns from). OUT receives prompts.npz, brief.npz and
@@ -17,10 +18,12 @@ import json
 import random
 import time
 from collections.abc import Iterable, Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import torch
+import yaml
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from paceline.train.data.rollout import Answer, Prompt, Rollout
@@ -32,71 +35,16 @@ BRIEF = (
 )
 PROMPT_TOKENS, ANSWER_TOKENS, LENGTH = 96, 224, 416
 
-STARTERS: dict[str, tuple[float, tuple[str, ...]]] = {
-    "open": (0.28, ("",)),
-    "coding": (
-        0.2,
-        (
-            "Write a Python function that", "Write a Python function to", "Write a function to find",
-            "Write a short Python program that", "Implement a function that", "Write a C++ program to",
-            "Write a JavaScript function that", "Write a simple HTML page", "Write a SQL query to",
-            "Complete this Python function. Return only code.\n\n```python\ndef", "Explain what this code does:",
-            "Find the bug in this Python function:\n\n```python\ndef", "Write a Python class that", "How do I",
-            "Develop a Python program that reads", "Write a regular expression that",
-        ),
-    ),
-    "math": (
-        0.16,
-        (
-            "A store sells", "Tom has", "Maria buys", "A train travels", "If a box holds", "How many",
-            "Calculate", "What is the area of", "What is the sum of", "Solve for x:", "A farmer has",
-            "There are", "John is", "A baker makes", "What is 15% of", "The vertices of a", "A recipe calls for",
-            "In a survey,", "Sarah walks", "A company invests",
-        ),
-    ),
-    "reasoning": (
-        0.12,
-        (
-            "If all", "Which word does not belong with the others?", "A is the mother of", "Three friends",
-            "Is it true that", "Consider these statements:", "What comes next in the sequence", "Which is heavier,",
-            "Why would someone", "Someone goes to", "What could be the reason", "Who is", "One morning",
-            "Which direction", "What can you conclude from",
-        ),
-    ),
-    "extraction": (
-        0.1,
-        (
-            "Extract the names from the following text:", "Identify the people and places in this sentence:",
-            "List the key points of the following paragraph:", "Classify the following", "Read the text and answer",
-            "From the following text, extract", "Rate the following review from 1 to 5:", "Summarize this:",
-            "Convert the following information to JSON:", "Which category does each of these belong to:",
-        ),
-    ),
-    "natural": (
-        0.08,
-        (
-            "Explain", "Describe", "What is the difference between", "Act as a", "Imagine you are", "Discuss",
-            "Give me three tips", "What are the benefits of", "How does", "Why is", "Compare",
-        ),
-    ),
-    "prose": (
-        0.06,
-        (
-            "Write a short story about", "Write a descriptive paragraph about", "Write a poem about",
-            "Craft an opening paragraph for", "Continue this story:", "Write a letter to", "Describe a scene",
-        ),
-    ),
-}  # fmt: skip
-
 
 def starters(seed: int) -> Iterator[tuple[str, str]]:
     """Endless (category, first words of a user's turn)."""
-    rng = random.Random(seed)
-    names = list(STARTERS)
-    weights = [STARTERS[name][0] for name in names]
+    text = files("paceline.train.synth").joinpath("texts/starters.yaml").read_text(encoding="utf-8")
+    kinds = yaml.safe_load(text)
+    rng, names = random.Random(seed), list(kinds)
+    weights = [kinds[name]["share"] for name in names]
     while True:
         name = rng.choices(names, weights)[0]
-        yield name, rng.choice(STARTERS[name][1])
+        yield name, rng.choice(kinds[name]["words"])
 
 
 class Dialogues:
@@ -138,7 +86,7 @@ class Dialogues:
         for answer in self.rollout.run(begun(), self.say, seconds):
             category, words = drawn.pop(answer.prompt.key)
             text = (words + self.tokenizer.decode(answer.ids[:-1])).strip()
-            if answer.stopped and 12 <= len(text) and "<|" not in text:
+            if answer.stopped and len(text) >= 12 and "<|" not in text:
                 seen.setdefault(" ".join(text.lower().split()), (category, text))
         return list(seen.values())
 
