@@ -209,3 +209,38 @@ def test_answers_wait_for_earlier_ones_and_closing_aborts(target):
     running.close()
     assert not parts.engine.has_work
     parts.engine.scheduler.check()
+
+
+def test_rollouts_write_what_the_engine_writes(tmp_path, config):
+    """Greedy answers are the same samples; a prompt that does not fit is told and left out."""
+    plain = {
+        "sampling": {"temperatures": [0.0], "max_tokens": 24},
+        "filters": {"cut": "keep", "max_repeated": None},
+    }
+    engine = {"max_num_seqs": 5, "max_model_len": 96}
+    command.run(config("engine", engine=engine, **plain), device="cpu")
+    command.run(config("rollout", engine=engine, rollout={"slots": 3}, **plain), device="cpu")
+    one, other = ({s.id: s for s in read_samples(tmp_path / name)} for name in ("engine", "rollout"))
+    assert one == other and len(one) == 2 * len(QUESTIONS)
+    assert read_meta(tmp_path / "rollout")["rollout"] is True
+    command.run(config("rollout", engine=engine, rollout={"slots": 3}, **plain), device="cpu", resume=True)
+    assert {s.id: s for s in read_samples(tmp_path / "rollout")} == one
+
+
+def test_rollouts_refuse_what_they_do_not_do(config):
+    with pytest.raises(ConfigError, match=r"top_p.*temperature and min_p"):
+        command.run(config(rollout={"slots": 2}, sampling={"top_p": 0.9}), device="cpu")
+    with pytest.raises(ConfigError, match="do not draft"):
+        command.run(
+            config(rollout={"slots": 2}, engine={"speculative_config": {"method": "ngram"}}), device="cpu"
+        )
+
+
+def test_each_line_may_ask_for_its_own_mode(tmp_path, config):
+    lines = [{"id": "a", "prompt": "Hi", "thinking": True}, {"id": "b", "prompt": "Go on"}]
+    prompts = write_lines(tmp_path / "asked.jsonl", lines)
+    path = config("asked", prompts=str(prompts), thinking="asked")
+    command.run(path, device="cpu")
+    modes = {s.id.partition(".")[0]: s.thinking for s in read_samples(tmp_path / "asked")}
+    assert modes == {"a": True, "b": False}
+    assert read_meta(tmp_path / "asked")["thinking"] == "asked"

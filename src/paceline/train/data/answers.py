@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from paceline.config.sampling import SamplingParams
 from paceline.engine.request import Request, check_prompt
@@ -56,6 +56,24 @@ class Answer:
     error: PacelineError | None = None
 
 
+class Writer(Protocol):
+    """Whatever writes answers: the engine (`Answers`), or rollouts (`rollout_answers`)."""
+
+    tokens: int
+    """Written so far."""
+    finished: int
+    """Answers so far."""
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        ...
+
+    def run(self, todo: Iterator[Job]) -> Generator[Answer | None]:
+        """Answers to the jobs; None where time has passed without one."""
+        ...
+
+
 def params_of(settings: AnswerSettings) -> list[tuple[str, SamplingParams]]:
     """Every way in which a prompt is answered, with the end of its answer's name."""
     ways = []
@@ -80,7 +98,7 @@ def jobs(
 ) -> Iterator[Job]:
     """The answers that are still to be written, prompt after prompt; `done` names those that are not."""
     for prompt in prompts:
-        for thinking in encoder.modes:
+        for thinking in encoder.modes_of(prompt):
             begin = f"{prompt.key}/{'think' if thinking else 'plain'}/"
             wanted = [(begin + end, params) for end, params in ways if begin + end not in done]
             if not wanted:

@@ -8,21 +8,24 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from paceline.engine.assemble import assemble
 from paceline.engine.budget import forecast
 from paceline.engine.tokenizer import load_tokenizer
 from paceline.errors import ConfigError
-from paceline.train.data.answers import Answers, jobs, params_of
+from paceline.train.data.answers import Answers, Writer, jobs, params_of
 from paceline.train.data.filters import DROPPED_FILE
 from paceline.train.data.held_out import Selection, select, selected
 from paceline.train.data.produce import duration, produce, resolve_engine
 from paceline.train.data.prompts import PromptEncoder
+from paceline.train.data.rollout_answers import RolloutAnswers
 from paceline.train.data.shards import META_FILE, write_json
+from paceline.train.modules.load import load_train_target
 from paceline.train.settings.base import load_yaml
 from paceline.train.settings.data import DataSettings
 
 if TYPE_CHECKING:
-    from paceline.engine.assemble import Assembled
     from paceline.engine.resolve import Resolved
 
 SUMMARY_FILE = "summary.json"
@@ -59,7 +62,7 @@ def run(
         return 0
     if force:
         _clear(Path(settings.out))
-    summary = produce(settings, selection, assemble(resolved.config), encoder, _say)
+    summary = produce(settings, selection, resolved, _writer(settings, resolved), encoder, _say)
     summary = {"prompts": dict(selection.counts), **summary}
     write_json(Path(settings.out) / SUMMARY_FILE, summary)
     _print(summary, as_json)
@@ -71,27 +74,26 @@ def plan_of(
 ) -> dict[str, Any]:
     """Resolved settings, prompts, memory of the engine, and a time estimate from a short trial."""
     engine = forecast(resolved)  # before the model is loaded: afterwards its own memory is missing
-    answers = selection.counts["kept"] * len(encoder.modes) * len(params_of(settings.sampling))
+    answers = selection.counts["kept"] * encoder.answers_each * len(params_of(settings.sampling))
     return {
         "settings": settings.model_dump(mode="json"),
         "prompts": {**selection.counts, "by_category": dict(selection.categories)},
-        "thinking_modes": [("off", "on")[mode] for mode in encoder.modes],
+        "thinking_modes": ["asked"] if encoder.modes is None else [("off", "on")[m] for m in encoder.modes],
         "answers": answers,
         "tokens_at_most": answers * settings.sampling.max_tokens,
         "engine": {"model": engine["model"], "memory": engine["memory"]},
-        "estimate": trial(settings, selection, assemble(resolved.config), encoder, answers),
+        "estimate": trial(settings, selection, _writer(settings, resolved), encoder, answers),
     }
 
 
 def trial(
-    settings: DataSettings, selection: Selection, parts: Assembled, encoder: PromptEncoder, total: int
+    settings: DataSettings, selection: Selection, answers: Writer, encoder: PromptEncoder, total: int
 ) -> dict[str, Any]:
     """Write the first answers for a while and throw them away; what the whole run takes at that pace.
 
     Answers that the clock cut off count with the tokens that they have: tokens over ends is the likeliest
     mean length of lengths that follow a geometric distribution.
     """
-    answers = Answers(parts)
     running = answers.run(jobs(selected(settings, selection), encoder, params_of(settings.sampling), ()))
     warm = 0.0, 0  # seconds and tokens by the end of the warm-up, in which a GPU captures its steps
     for _ in running:
@@ -115,6 +117,19 @@ def trial(
         "seconds": None if whole is None else round(whole, 1),
         "text": "unknown" if whole is None else f"about {duration(whole)}",
     }
+
+
+def _writer(settings: DataSettings, resolved: Resolved) -> Writer:
+    """What answers: loads the model."""
+    if settings.rollout is None:
+        return Answers(assemble(resolved.config))
+    device = resolved.device
+    compute = torch.bfloat16 if device.type == "cuda" else torch.float32
+    target = load_train_target(resolved.folder, device, compute)
+    tokenizer = load_tokenizer(resolved.folder)
+    assert tokenizer is not None  # the encoder has asked
+    vocab = min(tokenizer.size, target.vocab_size)
+    return RolloutAnswers(target, settings.rollout, settings.sampling.min_p, resolved.max_model_len, vocab)
 
 
 def _check_out(out: Path, resume: bool, force: bool) -> None:

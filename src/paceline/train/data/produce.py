@@ -15,13 +15,12 @@ from paceline.config.model import Device, ModelConfig
 from paceline.config.speculative import SpeculativeConfig
 from paceline.engine.resolve import resolve
 from paceline.engine.tokenizer import TOKENIZER_FILES
-from paceline.train.data.answers import Answers, jobs, params_of
+from paceline.train.data.answers import Writer, jobs, params_of
 from paceline.train.data.filters import DropLog, reason_to_drop
 from paceline.train.data.held_out import selected
 from paceline.train.data.shards import Sample, ShardWriter, read_samples
 
 if TYPE_CHECKING:
-    from paceline.engine.assemble import Assembled
     from paceline.engine.resolve import Resolved
     from paceline.train.data.held_out import Selection
     from paceline.train.data.prompts import PromptEncoder
@@ -69,7 +68,8 @@ def describe_source(settings: DataSettings, resolved: Resolved, encoder: PromptE
     """What `meta.json` says: whose answers these are and how they were drawn. Folders with another
     description are not added to; other prompts may be."""
     sampling = settings.sampling
-    modes = {(True,): "on", (False,): "off", (True, False): "both"}
+    modes: dict[tuple[bool, ...] | None, str]
+    modes = {(True,): "on", (False,): "off", (True, False): "both", None: "asked"}
     return {
         "format": 1,
         "model": settings.model,
@@ -86,6 +86,7 @@ def describe_source(settings: DataSettings, resolved: Resolved, encoder: PromptE
         "min_p": sampling.min_p,
         "max_tokens": sampling.max_tokens,
         "seed": sampling.seed,
+        **({"rollout": True} if settings.rollout else {}),
         "filters": settings.filters.model_dump(),
     }
 
@@ -123,7 +124,7 @@ class _Report:
     standing: int
     last: float = 0.0
 
-    def tell(self, answers: Answers, written: int, dropped: int) -> None:
+    def tell(self, answers: Writer, written: int, dropped: int) -> None:
         seconds = answers.seconds
         if seconds - self.last < self.every or not answers.finished:
             return
@@ -144,16 +145,21 @@ def duration(seconds: float) -> str:
 
 
 def produce(
-    settings: DataSettings, selection: Selection, parts: Assembled, encoder: PromptEncoder, say: Say
+    settings: DataSettings,
+    selection: Selection,
+    resolved: Resolved,
+    answers: Writer,
+    encoder: PromptEncoder,
+    say: Say,
 ) -> dict[str, Any]:
     """Write what is not yet there, and return the summary of the whole folder.
 
     Every answer is on disk as soon as all before it are; a kill loses those that were in the works.
     """
     folder = Path(settings.out)
-    meta = describe_source(settings, parts.resolved, encoder)
+    meta = describe_source(settings, resolved, encoder)
     ways = params_of(settings.sampling)
-    total = selection.counts["kept"] * len(encoder.modes) * len(ways)
+    total = selection.counts["kept"] * encoder.answers_each * len(ways)
     failed: Counter[str] = Counter()
     with ShardWriter(folder, meta, settings.rows_per_shard) as writer:
         log = DropLog(folder)
@@ -161,7 +167,6 @@ def produce(
         if done:
             say(f"{len(done):,} of {total:,} answers stand already")
         report = _Report(say, settings.report_every, total, len(done))
-        answers = Answers(parts)
         try:
             for answer in answers.run(jobs(selected(settings, selection), encoder, ways, done)):
                 if answer is not None and answer.sample is None:

@@ -17,7 +17,7 @@ from paceline.errors import ConfigError
 if TYPE_CHECKING:
     from paceline.engine.tokenizer import TextTokenizer
 
-Thinking = Literal["on", "off", "both"]
+Thinking = Literal["on", "off", "both", "asked"]
 _MODES: dict[str, tuple[bool, ...]] = {"on": (True,), "off": (False,), "both": (True, False)}
 _PROBE = [{"role": "user", "content": "?"}]
 
@@ -31,6 +31,8 @@ class Prompt:
     category: str | None = None
     name: str = ""
     """The `id` of its line, if it has one."""
+    thinking: bool = False
+    """What its line says of `thinking`; counts where the settings leave it to the lines."""
 
     @cached_property
     def question(self) -> str:
@@ -88,8 +90,8 @@ def read_prompts(paths: Sequence[str], key: str = "prompts") -> Iterator[Prompt]
 class PromptEncoder:
     """Turns prompts into token ids: with the chat template where `chat` says so (None: where there is one).
 
-    `modes` says for which settings of reasoning each prompt is encoded. A template that takes no notice of
-    `enable_thinking` has one mode, and asking it for reasoning warns.
+    `modes` says for which settings of reasoning each prompt is encoded; None: for the one that its line asks
+    for. A template that takes no notice of `enable_thinking` has one mode, and asking it for reasoning warns.
     """
 
     def __init__(self, tokenizer: TextTokenizer | None, chat: bool | None, thinking: Thinking) -> None:
@@ -99,12 +101,21 @@ class PromptEncoder:
             raise ConfigError("chat: the model has no chat template; set `chat: false`", key="chat")
         self.chat = tokenizer.has_chat_template if chat is None else chat
         self._tokenizer = tokenizer
-        self.modes = _MODES[thinking]
+        self.modes: tuple[bool, ...] | None = _MODES.get(thinking)
         if thinking != "off" and not self._heeds_thinking():
             warnings.warn(
                 f"thinking: {thinking} has no effect: this model's prompts have no such switch", stacklevel=2
             )
             self.modes = (False,)
+
+    @property
+    def answers_each(self) -> int:
+        """In how many modes a prompt is answered."""
+        return 1 if self.modes is None else len(self.modes)
+
+    def modes_of(self, prompt: Prompt) -> tuple[bool, ...]:
+        """The modes in which `prompt` is answered."""
+        return (prompt.thinking,) if self.modes is None else self.modes
 
     def encode(self, prompt: Prompt, thinking: bool) -> list[int]:
         """Ids of a prompt, ready for the answer.
@@ -154,6 +165,7 @@ def _parse(line: str, where: str, key: str) -> Prompt:
         tools,
         category if isinstance(category, str) else None,
         "" if name is None else str(name),
+        row.get("thinking") is True,
     )
 
 

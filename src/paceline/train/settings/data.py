@@ -68,6 +68,15 @@ class GeneratorSettings(Section):
     """A proposer, which changes the pace and not the text."""
 
 
+class RolloutSettings(Section):
+    """The section ``rollout``: answers by rollouts instead of the engine, see `train.data.rollout`."""
+
+    slots: PositiveInt = 1024
+    """Answers that are written at once, in one CUDA graph."""
+    seconds: PositiveFloat | None = None
+    """No answer is begun after this, and what is unfinished then is dropped."""
+
+
 class FilterSettings(Section):
     """The section ``filters``: which answers are not kept."""
 
@@ -89,9 +98,9 @@ class DataSettings(Section):
     `tools`, `category` and `id`."""
     out: Text
     """The folder that gets the shards."""
-    thinking: Literal["on", "off", "both"] = "off"
-    """What the chat template's `enable_thinking` says; both: every prompt is answered either way. Train in
-    the mode that is served."""
+    thinking: Literal["on", "off", "both", "asked"] = "off"
+    """What the chat template's `enable_thinking` says; both: every prompt is answered either way; asked: as
+    its line's `thinking` says (absent: off). Train in the mode that is served."""
     chat: bool | None = None
     """Whether prompts go through the chat template; absent: where the model has one."""
     held_out: tuple[Text, ...] = ()
@@ -107,6 +116,9 @@ class DataSettings(Section):
     """How the target answers."""
     engine: GeneratorSettings = GeneratorSettings()
     """The engine that runs it."""
+    rollout: RolloutSettings | None = None
+    """Many short answers of a small model at several times the engine's pace, on a GPU: no scheduler, no
+    paged cache. Order and, above temperature 0, texts then differ from run to run."""
     filters: FilterSettings = FilterSettings()
     """Which answers are kept."""
     rows_per_shard: PositiveInt = 4096
@@ -123,3 +135,12 @@ class DataSettings(Section):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _rollouts_sample_plainly(self) -> DataSettings:
+        cut = [n for n in ("top_p", "top_k") if n in self.sampling.model_fields_set]
+        if self.rollout is not None and cut:
+            raise ValueError(f"sampling.{cut[0]}: rollouts take temperature and min_p; remove one of the two")
+        if self.rollout is not None and self.engine.speculative_config is not None:
+            raise ValueError("engine.speculative_config: rollouts do not draft; remove one of the two")
+        return self
