@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.models.dense_config import DenseSpec
+from paceline.train.modules.attend_slots import attend_slots
 from paceline.train.modules.base import RolloutState, TrainTarget
 from paceline.train.modules.layers import (
     MLP,
@@ -18,7 +19,6 @@ from paceline.train.modules.layers import (
     Rope,
     SlotKV,
     attend,
-    attend_slots,
     document_mask,
     rope_rows,
     rotate,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from paceline.models.spec import FULL_ATTENTION, TargetSpec
 from paceline.train.delta import recurrent_gated_delta
+from paceline.train.modules.attend_slots import attend_slots
 from paceline.train.modules.base import RolloutState, TrainTarget
 from paceline.train.modules.conv import causal_conv_silu
 from paceline.train.modules.delta_fla import chunk_gated_delta
@@ -21,7 +22,6 @@ from paceline.train.modules.layers import (
     Rope,
     SlotKV,
     attend,
-    attend_slots,
     document_mask,
     rope_rows,
     rotate,

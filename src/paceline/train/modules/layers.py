@@ -147,15 +147,3 @@ class SlotKV:
         """Store the rows of prompts [N, T, Hkv, D]; what lies past a prompt's end is overwritten later."""
         self.k[slots, :, : k.shape[1]] = k.transpose(1, 2)
         self.v[slots, :, : v.shape[1]] = v.transpose(1, 2)
-
-
-def attend_slots(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Store one row a slot (k, v [S, Hkv, D] at positions [S]) into keys and values [S, Hkv, L, D] and let
-    q [S, Hq, D] see all rows up to it -> [S, Hq, D]."""
-    slots = torch.arange(q.shape[0], device=q.device)
-    keys[slots, :, positions], values[slots, :, positions] = k, v
-    heads, groups, dim = k.shape[1], q.shape[1] // k.shape[1], q.shape[2]
-    scores = (q.view(-1, heads, groups, dim) * dim**-0.5) @ keys.mT  # [S, Hkv, G, L]
-    past = torch.arange(keys.shape[2], device=q.device) <= positions.view(-1, 1, 1, 1)
-    weights = scores.float().masked_fill(~past, float("-inf")).softmax(-1).to(q.dtype)
-    return (weights @ values).flatten(1, 2)
