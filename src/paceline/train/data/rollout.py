@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from paceline.train.modules.base import TrainTarget
 
@@ -41,6 +42,21 @@ class Answer:
     """Whether the model ended by itself."""
 
 
+def choose(target: TrainTarget, hidden: Tensor, noise: Tensor, heat: Tensor, min_p: float) -> Tensor:
+    """Next ids [S] after hidden [S, H], by the largest of the logits plus Gumbel noise at each row's
+    temperature heat [S] (0: the likeliest).
+
+    noise: uniform [S, V], where V is the number of ids that may come; an argument, because a compiled
+    generator throws away three of the four numbers that it computes. min_p: ids less likely than this share
+    of the likeliest never come. Compiled, the rest is one pass over the logits, a second one for min_p.
+    """
+    logits, heat = target.logits(hidden)[:, : noise.shape[1]], heat.unsqueeze(1)
+    if min_p > 0:
+        floor = logits.amax(1, keepdim=True) + heat * math.log(min_p)
+        logits = logits.masked_fill(logits < floor, float("-inf"))
+    return (logits - heat * (-noise.clamp(1e-9, 1 - 1e-7).log()).log()).argmax(-1)
+
+
 class Rollout:
     """Answers prompts in `slots` places of at most `length` positions each."""
 
@@ -60,7 +76,11 @@ class Rollout:
         at what has finished, because looking waits for the GPU."""
         self.target, self.slots, self.length = target, slots, length
         self.device = target.head_weight.device
-        self.vocab, self.min_p, self.check_every = vocab, min_p, check_every
+        self.vocab = target.vocab_size if vocab is None else vocab
+        self.min_p, self.check_every = min_p, check_every
+        self._choose: Callable[..., Tensor] = choose
+        if self.device.type == "cuda":
+            self._choose = torch.compile(choose, dynamic=False)
         self.state = target.rollout_state(slots, length)
         whole = torch.zeros(slots, dtype=torch.long, device=self.device)
         self.ids, self.positions, self.last = whole, whole.clone(), whole.clone()
@@ -108,15 +128,9 @@ class Rollout:
 
     def _step(self) -> None:
         """One token for every slot; slots that have ended stand still."""
-        logits = self.target.logits(self.target.decode(self.ids, self.positions, self.state))
-        if self.vocab is not None:
-            logits[:, self.vocab :] = float("-inf")
-        heat = self.heat.unsqueeze(1)
-        if self.min_p > 0:
-            floor = logits.amax(1, keepdim=True) + heat * math.log(self.min_p)
-            logits = logits.masked_fill(logits < floor, float("-inf"))
-        noise = torch.rand_like(logits).clamp_(1e-9, 1 - 1e-7)
-        new = (logits - heat * (-noise.log()).log()).argmax(-1)
+        hidden = self.target.decode(self.ids, self.positions, self.state)
+        noise = torch.rand(self.slots, self.vocab, device=self.device)
+        new = self._choose(self.target, hidden, noise, self.heat, self.min_p)
         self.ids.copy_(torch.where(self.alive, new, self.ids))
         self.positions.add_(self.alive.long())
         self.made.scatter_(1, self.positions.unsqueeze(1), self.ids.unsqueeze(1).int())
@@ -174,11 +188,11 @@ class Rollout:
         done = [i for i, owner in enumerate(self.owners) if owner is not None and not alive[i]]
         if not done:
             return
-        rows = self.made[torch.tensor(done, device=self.device)].cpu().tolist()
+        rows = self.made[torch.tensor(done, device=self.device)].cpu()
         stops = set(self.stops.tolist())
         for slot, row in zip(done, rows, strict=True):
             prompt = self.owners[slot]
             assert prompt is not None
             self.owners[slot] = None
-            ids = tuple(row[len(prompt.ids) : ends[slot] + 1])
+            ids = tuple(row[len(prompt.ids) : ends[slot] + 1].tolist())
             yield Answer(prompt, ids, bool(ids) and ids[-1] in stops)
