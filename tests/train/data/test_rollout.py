@@ -55,9 +55,14 @@ def test_rows_have_their_own_temperature():
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory):
+def folder(tmp_path_factory):
     shape = next(iter(DENSE))
-    return load_train_target(make_dense(tmp_path_factory.mktemp("rollout") / shape, DENSE[shape]))
+    return make_dense(tmp_path_factory.mktemp("rollout") / shape, DENSE[shape])
+
+
+@pytest.fixture(scope="module")
+def target(folder):
+    return load_train_target(folder)
 
 
 def test_answers_stay_in_the_vocabulary_and_in_their_length(target):
@@ -85,3 +90,20 @@ def test_compiled_choice_equals_the_plain_one():
     heat = torch.rand(512, device="cuda") * (torch.arange(512, device="cuda") % 3)
     got = torch.compile(choose, dynamic=False)(Head(), hidden, noise, heat, 0.1)
     assert (got == choose(Head(), hidden, noise, heat, 0.1)).float().mean() > 0.99
+
+
+@pytest.mark.gpu
+def test_a_captured_rollout_takes_the_likeliest(folder, target):
+    """In half precision and by the kernels; near-ties may go either way, so a token's distance from the
+    likeliest is what counts."""
+    fast = load_train_target(folder, "cuda", torch.bfloat16)
+    fast.compile_decode()
+    prompts = [Prompt(i, tuple(range(5 + i, 9 + 3 * i)), 0.0, 20) for i in range(12)]
+    rollout = Rollout(fast, 4, 64, stop_ids=(0,), check_every=4)
+    answers = list(rollout.run(iter(prompts)))
+    assert sorted(a.prompt.key for a in answers) == list(range(12))
+    for answer in answers:
+        ids = torch.tensor([[*answer.prompt.ids, *answer.ids]])
+        logits = target.logits(target(ids)[0])[0, len(answer.prompt.ids) - 1 : -1]
+        chosen = logits.gather(1, torch.tensor(answer.ids).unsqueeze(1)).squeeze(1)
+        assert ((logits.amax(1) - chosen) / logits.std(1)).max() < 0.2
