@@ -144,7 +144,9 @@ def test_the_plan_says_what_a_run_takes(tmp_path: Path, capsys: pytest.CaptureFi
     settings = load_yaml(tmp_path / "drafter.yaml", DrafterSettings)
     drafter = command.build_drafter(settings, command.open_target(settings.target))
     assert plan["parameters"]["trained"] == sum(p.numel() for p in drafter.parameters())
-    assert plan["settings"]["resolved"] == {"mask_token_id": 104, "target_layer_ids": [1], "decay_gamma": 2.0}
+    shape = plan["settings"]["drafter"]
+    assert (shape["mask_token_id"], shape["target_layer_ids"], shape["num_attention_heads"]) == (104, [1], 4)
+    assert plan["settings"]["loss"]["decay_gamma"] is None, "dpace has none"
     assert plan["steps"] == 3 and plan["seconds"] > 0 and "an estimate" in plan["seconds_from"]
     assert plan["data"]["samples"] == 7 and 0 < plan["arithmetic"]["share_of_target"] < 1
     assert not (tmp_path / "out").exists()

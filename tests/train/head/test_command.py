@@ -60,8 +60,9 @@ def test_it_continues_a_head(tmp_path: Path) -> None:
     stored = Checkpoint.open(tmp_path / "target")
     assert all(torch.equal(p, stored.weight(f"mtp.{n}")) for n, p in loaded.named_parameters())
     bare = tiny.make_target(tmp_path / "bare", "tied", mtp=False)
-    with pytest.raises(PairingError, match="holds no multi-token head"):
-        run(settings(tmp_path, init_from=str(bare)))
+    for plan in (True, False):
+        with pytest.raises(PairingError, match="holds no multi-token head"):
+            run(settings(tmp_path, init_from=str(bare)), plan=plan)
 
 
 @pytest.mark.parametrize("kind", ["decay", "kl"])
@@ -77,6 +78,8 @@ def test_the_plan_says_what_a_run_takes(tmp_path: Path, capsys: pytest.CaptureFi
     head = tiny.mtp_weights(tiny.TARGETS["tied"])
     assert plan["parameters"]["trained"] == sum(w.numel() for w in head.values())
     assert plan["steps"] == 3 and plan["seconds"] > 0 and not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match=r"evaluate\.prompts"):
+        run(settings(tmp_path, evaluate={"prompts": str(tmp_path / "nowhere")}), plan=True)
 
 
 def test_targets_without_heads_are_refused(tmp_path: Path) -> None:

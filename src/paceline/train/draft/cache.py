@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -85,9 +85,14 @@ class CachedFeatures:
 
     def _tensor(self, key: str) -> Tensor:
         name = self._files[key]
-        if name not in self._open:
-            self._open[name] = safe_open(self.folder / name, framework="pt", device="cpu")
-        tensor: Tensor = self._open[name].get_tensor(key)
+        try:
+            if name not in self._open:
+                self._open[name] = safe_open(self.folder / name, framework="pt", device="cpu")
+            tensor: Tensor = self._open[name].get_tensor(key)
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(
+                f"{self.folder / name} is missing or damaged ({error}): remove the folder", key=_KEY
+            ) from None
         return tensor
 
 
@@ -174,12 +179,12 @@ def _fill(
     width = online.width + online.hidden_width
     gib = cache_bytes(batches.num_tokens, width) / 2**30
     print(
-        f"features of {batches.num_tokens:,} tokens, {width:,} numbers each: {gib:,.1f} GiB in {folder}",
+        f"features of {batches.num_tokens:,} tokens, {width:,} numbers each: {gib:,.3g} GiB in {folder}",
         file=sys.stderr,
     )
     if gib > max_gib:
         raise CapacityError(
-            f"the cache in {folder} would take {gib:,.1f} GiB, more than features.max_gib = {max_gib:g}: "
+            f"the cache in {folder} would take {gib:,.3g} GiB, more than features.max_gib = {max_gib:g}: "
             "raise it, or set features.mode: online"
         )
     folder.mkdir(parents=True, exist_ok=True)

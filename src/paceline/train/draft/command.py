@@ -15,8 +15,8 @@ from paceline.models.hub import resolve_model
 from paceline.models.spec import DrafterSpec
 from paceline.train.data.batches import SampleBatches
 from paceline.train.draft import plan as planning
-from paceline.train.draft.cache import open_cache
-from paceline.train.draft.export import TargetFacts, export_drafter
+from paceline.train.draft.cache import cache_bytes, open_cache
+from paceline.train.draft.export import TargetFacts, check_formats, export_drafter
 from paceline.train.draft.features import FeatureSource, OnlineFeatures
 from paceline.train.draft.initial import continued_drafter, continued_spec, new_drafter
 from paceline.train.draft.shape import fit_spec, loss_shape
@@ -42,6 +42,8 @@ class _Stage:
     """One run of the loop."""
 
     out: Path
+    section: str
+    """Where its data stand in the settings."""
     data: SampleSettings
     num_anchors: int
     optim: OptimSettings
@@ -51,15 +53,19 @@ class _Stage:
 def drafter_spec(settings: DrafterSettings, target: TargetFolder) -> DrafterSpec:
     """The numbers of the drafter to be trained; reads headers alone."""
     if settings.init_from is not None:
-        return continued_spec(resolve_model(settings.init_from, "drafter"), target.spec)
-    return fit_spec(settings.drafter, target.spec, target.path)
+        spec = continued_spec(resolve_model(settings.init_from, "drafter"), target.spec)
+    else:
+        spec = fit_spec(settings.drafter, target.spec, target.path)
+    check_formats(spec, settings.export.formats)
+    return spec
 
 
 def build_drafter(settings: DrafterSettings, target: TargetFolder) -> Drafter:
     """The drafter to be trained, on the CPU: a published one, or a new one with random weights."""
+    spec = drafter_spec(settings, target)
     if settings.init_from is not None:
         return continued_drafter(resolve_model(settings.init_from, "drafter"), target.spec)
-    return new_drafter(drafter_spec(settings, target), settings.optim.seed)
+    return new_drafter(spec, settings.optim.seed)
 
 
 def run_drafter(
@@ -92,16 +98,17 @@ def run_drafter(
 
 def _stages(settings: DrafterSettings) -> list[_Stage]:
     out = Path(settings.out)
-    stages = [_Stage(out, settings.data, settings.num_anchors, settings.optim, settings.features)]
+    stages = [_Stage(out, "data", settings.data, settings.num_anchors, settings.optim, settings.features)]
     if settings.long_context is not None:
         long = settings.long_context
-        stages.append(_Stage(out / LONG_CONTEXT, long.data, long.num_anchors, long.optim, FeatureSettings()))
+        place, section, online = out / LONG_CONTEXT, f"{LONG_CONTEXT}.data", FeatureSettings()
+        stages.append(_Stage(place, section, long.data, long.num_anchors, long.optim, online))
     return stages
 
 
 def _batches(settings: DrafterSettings, stage: _Stage, target: TargetFolder) -> SampleBatches:
     served = None if settings.evaluate is None else settings.evaluate.thinking
-    return open_samples(stage.data, target, stage.optim, served)
+    return open_samples(stage.data, target, stage.optim, served, stage.section)
 
 
 def _task(
@@ -163,6 +170,7 @@ def plan_drafter(settings: DrafterSettings, device: torch.device) -> dict[str, d
     target = open_target(settings.target)
     with torch.device("meta"):
         drafter = Drafter(drafter_spec(settings, target))
+    make_judge(settings.evaluate, target.path, device, "dflash")  # its prompts can be read
     return {
         LONG_CONTEXT if number else "first": _plan_stage(settings, stage, target, drafter, device)
         for number, stage in enumerate(_stages(settings))
@@ -179,14 +187,9 @@ def _plan_stage(
     activations = layer_activations(
         rows, spec.num_layers, spec.hidden_size, spec.intermediate_size, mixer, compute
     ) + planning.logit_bytes(target, settings.loss.head_rows)
-    resolved = {
-        "mask_token_id": spec.mask_token_id,
-        "target_layer_ids": list(spec.target_layer_ids),
-        "decay_gamma": loss_shape(settings.loss, spec.block_size).gamma,
-    }
     plan = make_plan(
         "train drafter",
-        {**settings.model_dump(mode="json"), "resolved": resolved},
+        _resolved(settings, spec),
         optim,
         module=drafter,
         work=Work(tokens, activations, batches.steps_per_epoch()),
@@ -197,7 +200,20 @@ def _plan_stage(
     cost = planning.arithmetic(
         target, tokens, count, rows, blocks * (spec.block_size - 1), teacher=settings.loss.kind == "kl"
     )
-    return planning.with_estimate(plan, batches, cost, optim.gradient_accumulation, device)
+    plan = planning.with_estimate(plan, batches, cost, optim.gradient_accumulation, device)
+    if stage.features.mode == "cached":
+        width = spec.hidden_size * (len(spec.target_layer_ids) + (settings.loss.kind == "kl"))
+        plan["data"]["feature_cache_gib"] = cache_bytes(batches.num_tokens, width) / 2**30
+    return plan
+
+
+def _resolved(settings: DrafterSettings, spec: DrafterSpec) -> dict[str, Any]:
+    """The settings, with what the target or the drafter that is continued decides."""
+    values = settings.model_dump(mode="json")
+    values["drafter"] = planning.shape_of(spec)
+    if settings.loss.kind != "dpace":
+        values["loss"]["decay_gamma"] = loss_shape(settings.loss, spec.block_size).gamma
+    return values
 
 
 def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:

@@ -72,17 +72,22 @@ def zlab_config(spec: DrafterSpec, target: TargetFacts, dtype: torch.dtype) -> d
     }
 
 
+def check_formats(spec: DrafterSpec, formats: Sequence[str]) -> None:
+    """Raises: ConfigError for a layout that cannot express the drafter; asked before training begins."""
+    if "speculators" in formats and _is_causal(spec):
+        raise ConfigError(
+            "the speculators layout knows no causal full attention: leave is_causal out, or export zlab",
+            key="export.formats",
+        )
+
+
 def speculators_config(spec: DrafterSpec, target: TargetFacts, dtype: torch.dtype) -> dict[str, Any]:
     """config.json as vLLM's speculators writes it.
 
     Raises: ConfigError for causal full-attention layers, which that layout cannot express.
     """
+    check_formats(spec, ("speculators",))
     causality = _is_causal(spec)
-    if causality:
-        raise ConfigError(
-            "the speculators layout knows no causal full attention: leave is_causal out, or export zlab",
-            key="export.formats",
-        )
     method = {
         "proposal_type": "greedy",
         "speculative_tokens": spec.max_speculative_tokens,

@@ -16,9 +16,10 @@ import torch
 
 from paceline.models.checkpoint import Checkpoint
 from paceline.models.quantized import as_plain
+from paceline.models.spec import FULL_ATTENTION, SLIDING_ATTENTION, DrafterSpec
 from paceline.train.data.batches import SampleBatches
 from paceline.train.draft.stage import TargetFolder
-from paceline.train.loop.plan import Frozen, show, show_plan
+from paceline.train.loop.plan import Frozen, show_plan
 
 _EFFICIENCY = {"cuda": 0.35, "cpu": 0.5}
 """Share of the measured matrix rate that is assumed; the first run replaces the guess by its pace."""
@@ -74,6 +75,25 @@ def logit_bytes(target: TargetFolder, rows: int) -> int:
     return 4 * _LOGIT_COPIES * rows * target.spec.vocab_size
 
 
+def shape_of(spec: DrafterSpec) -> dict[str, Any]:
+    """A drafter by the keys of `DrafterShape`, nothing left open."""
+    return {
+        "num_hidden_layers": spec.num_layers,
+        "intermediate_size": spec.intermediate_size,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.head_dim,
+        "block_size": spec.block_size,
+        "mask_token_id": spec.mask_token_id,
+        "target_layer_ids": list(spec.target_layer_ids),
+        "layer_types": [FULL_ATTENTION if w is None else SLIDING_ATTENTION for w in spec.windows],
+        "sliding_window": next((w for w in spec.windows if w is not None), None),
+        "is_causal": spec.causal[0] if len(set(spec.causal)) == 1 else None,
+        "rope_theta": spec.rope.theta,
+        "max_position_embeddings": spec.max_position,
+    }
+
+
 def data_facts(batches: SampleBatches) -> dict[str, int]:
     """What an epoch holds."""
     return {
@@ -120,7 +140,6 @@ def show_plans(plans: Mapping[str, dict[str, Any]], as_json: bool) -> None:
         return
     for plan in (first, *others):
         show_plan(plan, as_json)
-        show({"data": plan["data"], "arithmetic": plan["arithmetic"]}, as_json)
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:

@@ -44,12 +44,16 @@ def open_target(name: str) -> TargetFolder:
 
 
 def open_samples(
-    settings: SampleSettings, target: TargetFolder, optim: OptimSettings, served_thinking: bool | None
+    settings: SampleSettings,
+    target: TargetFolder,
+    optim: OptimSettings,
+    served_thinking: bool | None,
+    section: str = "data",
 ) -> SampleBatches:
     """The samples of a stage, packed; warns where they were written in another mode than is served.
 
-    served_thinking: the mode of held-out prompts; None: nobody said. Raises: ConfigError for samples of
-    another vocabulary, or rows longer than the target has positions.
+    served_thinking: the mode of held-out prompts; None: nobody said. section: where `settings` stand in their
+    file. Raises: ConfigError for samples of another vocabulary, or rows longer than the target has positions.
     """
     folder = Path(settings.path)
     meta = read_meta(folder)
@@ -58,7 +62,7 @@ def open_samples(
         raise ConfigError(
             f"{folder} holds ids of a vocabulary of {vocab}, the target has {target.spec.vocab_size}: make "
             "answers of this target with `paceline train data`",
-            key="data.path",
+            key=f"{section}.path",
         )
     if writer not in (None, model_fingerprint(target.path)):
         warnings.warn(
@@ -68,14 +72,16 @@ def open_samples(
         )
     if settings.length > target.spec.max_position:
         raise ConfigError(
-            f"data.length = {settings.length} is more than the target's {target.spec.max_position} positions",
-            key="data.length",
+            f"{section}.length = {settings.length} is more than the target's {target.spec.max_position} "
+            "positions: lower it",
+            key=f"{section}.length",
         )
     modes: Counter[bool] = Counter()
 
     def counted() -> Iterator[Sample]:
         for sample in islice(read_samples(folder), settings.limit):
             modes[sample.thinking] += 1
+            _check_ids(sample, target.spec.vocab_size, folder, section)
             yield sample
 
     # A pad is read by nobody; any id of the table will do.
@@ -83,6 +89,18 @@ def open_samples(
     if served_thinking is not None:
         warn_of_other_mode(modes, served_thinking, folder)
     return batches
+
+
+def _check_ids(sample: Sample, vocab_size: int, folder: Path, section: str) -> None:
+    """A GPU would answer an id outside the table with a fault that names nothing."""
+    ids = (*sample.prompt_ids, *sample.answer_ids)
+    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        wrong = next(token for token in ids if not 0 <= token < vocab_size)
+        raise ConfigError(
+            f"{folder}: sample {sample.id} holds the id {wrong}, the target has {vocab_size}: make answers "
+            "of this target with `paceline train data`",
+            key=f"{section}.path",
+        )
 
 
 def warn_of_other_mode(modes: Counter[bool], served_thinking: bool, folder: Path) -> None:

@@ -135,6 +135,9 @@ def plan_head(settings: HeadSettings, device: torch.device) -> dict[str, Any]:
     """What `run_head` will take; loads no weight of the target."""
     target, optim = open_target(settings.target), settings.optim
     check_kind(target)
+    make_judge(settings.evaluate, target.path, device, "mtp")  # its prompts can be read
+    if settings.init_from is not None:
+        read_mtp_spec(resolve_model(settings.init_from), target.spec)
     with torch.device("meta"):
         head = MTPHead(head_spec(target.spec))
     spec, batches, compute = (

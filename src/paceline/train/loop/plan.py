@@ -19,7 +19,7 @@ from paceline.train.loop.step import count_parameters
 from paceline.train.settings.optim import OptimSettings
 
 _FP32 = 4
-_WIDE = 30
+_WIDE = 34
 _GIB = 2**30
 
 
@@ -144,7 +144,7 @@ def last_pace(out: Path) -> float | None:
 
 
 def show_plan(plan: dict[str, Any], as_json: bool) -> None:
-    """Print a plan on stdout, in the first process alone; its ``data``, if any, is what the command adds."""
+    """Print a plan on stdout, in the first process alone; a command may add ``data`` and ``arithmetic``."""
     if as_json or os.environ.get("RANK", "0") != "0":
         show(plan, as_json)
         return
@@ -166,8 +166,13 @@ def show_plan(plan: dict[str, Any], as_json: bool) -> None:
         "tokens": _count(plan["tokens"]),
         "time": f"{'unknown' if plan['seconds'] is None else clock(plan['seconds'])}: {plan['seconds_from']}",
     }
-    for key, value in [*work.items(), *_flat(plan.get("data", {}))]:
+    for key, value in work.items():
         print(f"  {key:{_WIDE}} {value}")
+    for section in ("data", "arithmetic"):
+        if section in plan:
+            print(section)
+            for key, value in _flat(plan[section]):
+                print(f"  {key.replace('_', ' '):{_WIDE}} {value}")
 
 
 def show(values: dict[str, Any], as_json: bool) -> None:
@@ -190,4 +195,10 @@ def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield prefix + key, _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

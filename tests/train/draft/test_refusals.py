@@ -1,0 +1,91 @@
+"""What `paceline train drafter` refuses, or says, before it trains anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import ConfigError
+from tests import tiny
+from tests.train.draft.test_command import SETTINGS, run, write_settings
+
+
+def _continued(folder: Path, **changes: object) -> Path:
+    """Settings without a shape: init_from brings it along."""
+    file = write_settings(folder, **changes)
+    values = json.loads(file.read_text())
+    values.pop("drafter")
+    file.write_text(json.dumps(values))
+    return file
+
+
+@pytest.mark.parametrize("plan", [True, False])
+def test_a_layout_that_cannot_express_the_drafter_is_no_surprise_at_the_end(
+    tmp_path: Path, plan: bool
+) -> None:
+    causal = {**SETTINGS["drafter"], "is_causal": True}
+    file = write_settings(tmp_path, drafter=causal, export={"formats": ["zlab", "speculators"]})
+    with pytest.raises(ConfigError, match="knows no causal full attention"):
+        run(file, plan=plan)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("wrong", [128, -1])
+def test_an_id_outside_the_table_names_its_sample(tmp_path: Path, wrong: int) -> None:
+    file = write_settings(tmp_path)
+    shard = next((tmp_path / "data").glob("shard-*.jsonl"))
+    lines = [json.loads(line) for line in shard.read_text().splitlines()]
+    lines[2]["answer_ids"][0] = wrong
+    shard.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(
+        ConfigError, match=f"sample {lines[2]['id']} holds the id {wrong}, the target has 128"
+    ):
+        run(file, plan=True)
+
+
+@pytest.mark.parametrize("harm", ["cut", "gone"])
+def test_a_damaged_cache_says_so(tmp_path: Path, harm: str) -> None:
+    file = write_settings(tmp_path, features={"mode": "cached", "folder": str(tmp_path / "cache")})
+    run(file)
+    stored = next((tmp_path / "cache").glob("*.safetensors"))
+    if harm == "cut":
+        stored.write_bytes(stored.read_bytes()[:100])
+    else:
+        stored.unlink()
+    with pytest.raises(ConfigError, match=r"is missing or damaged .*: remove the folder"):
+        run(file)
+
+
+def test_rows_of_the_second_stage_are_told_from_the_first(tmp_path: Path) -> None:
+    stage = {"data": {"path": str(tmp_path / "data"), "length": 10**6}, "optim": {"max_steps": 1}}
+    with pytest.raises(ConfigError, match=r"^long_context\.data\.length = 1000000 is more than"):
+        run(write_settings(tmp_path, long_context=stage), plan=True)
+
+
+def test_a_plan_reads_the_held_out_prompts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"evaluate\.prompts: .*nowhere is no file"):
+        run(write_settings(tmp_path, evaluate={"prompts": str(tmp_path / "nowhere")}), plan=True)
+
+
+def test_a_plan_shows_the_shape_that_init_from_brings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafter = tiny.make_drafter(tmp_path / "published", tiny.drafter_for("tied"))
+    published = json.loads((drafter / "config.json").read_text())
+    assert run(_continued(tmp_path, init_from=str(drafter)), plan=True) == 0
+    shape = json.loads(capsys.readouterr().out)["settings"]["drafter"]
+    for key in ("num_hidden_layers", "block_size", "num_attention_heads", "head_dim"):
+        assert shape[key] == published[key]
+
+
+def test_a_plan_on_paper_says_each_thing_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cached = {"mode": "cached", "folder": str(tmp_path / "cache")}
+    assert run(write_settings(tmp_path, features=cached), plan=True, as_json=False) == 0
+    text = capsys.readouterr().out
+    assert text.count("answer tokens") == 1 and "feature cache gib" in text
+    assert [line for line in text.splitlines() if not line.startswith(" ")] == [
+        "settings", "parameters", "memory (estimated, in one process)", "work", "data", "arithmetic",
+    ]  # fmt: skip
+    assert not (tmp_path / "cache").exists()
