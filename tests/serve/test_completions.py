@@ -63,8 +63,12 @@ def test_a_trace_says_where_each_token_came_from(server):
     tokens = [token for chunk in chunks for token in chunk["paceline"]["tokens"]]
     assert len(tokens) == 24 and tokens[0]["source"] == "plain"
     assert {token["source"] for token in tokens} <= {"plain", "draft", "bonus"}
-    accepted = server.complete(**SAMPLED)["paceline"]["speculation"]["num_accepted_tokens"]
-    assert sum(token["source"] == "draft" for token in tokens) == accepted
+    speculation = server.complete(**SAMPLED)["paceline"]["speculation"]
+    assert sum(token["source"] == "draft" for token in tokens) == speculation["num_accepted_tokens"]
+    assert sum(chunk["paceline"]["drafted"] for chunk in chunks) == speculation["num_draft_tokens"]
+    for chunk in chunks:
+        written = "".join(token["text"] for token in chunk["paceline"]["tokens"])
+        assert written == chunk["choices"][0]["text"]
 
 
 def test_choices_and_prompts_are_numbered(server, offline):

@@ -32,6 +32,7 @@ def test_probes(server):
     models = server.http.get("/v1/models").json()["data"]
     assert [model["id"] for model in models] == ["tiny", "other"]
     assert models[0]["max_model_len"] == 512
+    assert models[0]["paceline"] == {"chat": True, "method": "mtp", "num_speculative_tokens": 3}
 
 
 def test_metrics_count_what_was_done(server):
