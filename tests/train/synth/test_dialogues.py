@@ -69,7 +69,7 @@ def test_what_is_cut_or_loops_or_stands_in_the_benchmark_is_left_out(writer, tmp
     assert [line["messages"][1]["content"] for line in kept] == ["good one", "good two"]
     assert kept[0]["messages"][0] == {"role": "system", "content": "Short."}
     assert kept[0]["messages"][2]["content"] == plain
-    asked = list(islice(curate.questions(tmp_path, [], curate.bench(), seed=1), 12))
+    asked = list(islice(curate.questions([tmp_path], [], curate.bench(), seed=1), 12))
     spoken = [line["messages"][0]["content"] for line in asked[0:8:2]]
     assert spoken == ["good one", "cut one", "a loop", "good two"]
     assert all(line["messages"][-1]["role"] in ("user", "tool") for line in asked)

@@ -129,7 +129,8 @@ def _writer(settings: DataSettings, resolved: Resolved) -> Writer:
     tokenizer = load_tokenizer(resolved.folder)
     assert tokenizer is not None  # the encoder has asked
     vocab = min(tokenizer.size, target.vocab_size)
-    return RolloutAnswers(target, settings.rollout, settings.sampling.min_p, resolved.max_model_len, vocab)
+    length = resolved.max_model_len
+    return RolloutAnswers(target, settings.rollout, settings.sampling, length, vocab)
 
 
 def _check_out(out: Path, resume: bool, force: bool) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paceline.train.data.ahead import ahead
 from paceline.train.modules.base import TrainTarget
 
 _PREFILL_TOKENS = 1 << 16
@@ -99,10 +100,21 @@ class Rollout:
         seconds: float | None = None,
     ) -> Iterator[Answer]:
         """Answers in the order in which they finish. After `seconds` no more prompts are begun and what is
-        unfinished is dropped."""
-        begin, tokens, rounds = time.perf_counter(), 0, 0
+        unfinished is dropped. Prompts are made by another thread, up to two for each slot in advance."""
         if self.device.type == "cuda" and self._graph is None:
             self._capture()
+        coming = ahead(prompts, 2 * self.slots)
+        try:
+            yield from self._run(coming, say, seconds)
+        finally:
+            coming.close()
+            self.owners = [None] * self.slots
+            self.alive.fill_(False)
+
+    def _run(
+        self, prompts: Iterator[Prompt], say: Callable[[str], None] | None, seconds: float | None
+    ) -> Iterator[Answer]:
+        begin, tokens, rounds = time.perf_counter(), 0, 0
         more = self._fill(prompts)
         while any(owner is not None for owner in self.owners):
             for _ in range(self.check_every):
@@ -117,8 +129,6 @@ class Rollout:
                 more = self._fill(prompts)
             if say is not None and rounds % 32 == 0:
                 say(f"{tokens} tokens, {tokens / spent:,.0f} tokens/s")
-        self.owners = [None] * self.slots
-        self.alive.fill_(False)
 
     def _step_once(self) -> None:
         if self._graph is not None:

@@ -15,7 +15,7 @@ from paceline.train.data.shards import Sample
 
 if TYPE_CHECKING:
     from paceline.train.modules.base import TrainTarget
-    from paceline.train.settings.data import RolloutSettings
+    from paceline.train.settings.data import AnswerSettings, RolloutSettings
 
 
 class RolloutAnswers:
@@ -26,14 +26,21 @@ class RolloutAnswers:
     """
 
     def __init__(
-        self, target: TrainTarget, settings: RolloutSettings, min_p: float, length: int, vocab: int
+        self,
+        target: TrainTarget,
+        settings: RolloutSettings,
+        sampling: AnswerSettings,
+        length: int,
+        vocab: int,
     ) -> None:
         """length: positions of a prompt and its answer; vocab: ids that the tokenizer names."""
         if target.head_weight.is_cuda:
             target.compile_decode()
-        self._settings, self._length = settings, length
+        self._settings, self._seed, self._length = settings, sampling.seed, length
         stops = target.eos_ids
-        self._rollout = Rollout(target, settings.slots, length, stop_ids=stops, vocab=vocab, min_p=min_p)
+        self._rollout = Rollout(
+            target, settings.slots, length, stop_ids=stops, vocab=vocab, min_p=sampling.min_p
+        )
         self._refused: list[Answer] = []
         self.tokens = self.finished = 0
         self._begun = time.perf_counter()
@@ -46,6 +53,7 @@ class RolloutAnswers:
     def run(self, todo: Iterator[Job]) -> Generator[Answer | None]:
         """Answers to the jobs."""
         open_jobs: dict[int, Job] = {}
+        torch.manual_seed(self._seed)
         for answer in self._rollout.run(self._prompts(todo, open_jobs), seconds=self._settings.seconds):
             yield from self._take_refused()
             job = open_jobs.pop(answer.prompt.key)
@@ -58,8 +66,6 @@ class RolloutAnswers:
 
     def _prompts(self, todo: Iterator[Job], open_jobs: dict[int, Job]) -> Iterator[Prompt]:
         for number, job in enumerate(todo):
-            if number == 0:
-                torch.manual_seed(job.params.seed or 0)
             error = job.error or self._misfit(job)
             if error is not None:
                 self._refused.append(Answer(job, None, error))

@@ -1,8 +1,8 @@
 """What the demo learns from out of what a small model wrote, and what it is asked afterwards.
 
-    python -m paceline.train.synth.curate DIALOGUES OUT --novel FILE ... --prompts 120000
+    python -m paceline.train.synth.curate DIALOGUES ... --out OUT --novel FILE ... --prompts 120000
 
-DIALOGUES is what `dialogues` has written. OUT/dialogues.jsonl receives the answers that are worth learning:
+DIALOGUES are folders that `dialogues` has written, with tokenizer.json of their writer. OUT/dialogues.jsonl receives the answers that are worth learning:
 those that ended by themselves, are not too long and do not loop; OUT/prompts.jsonl the questions for
 on-policy answers: the same model's, others of the generators, and passages of novels. Whatever stands in the
 benchmark, wholly or nearly, is in neither.
@@ -56,10 +56,13 @@ def worthwhile(folder: Path, part: str, system: str | None, refused: HeldOut) ->
             yield {"messages": messages, "category": question["category"]}
 
 
-def questions(folder: Path, novels: list[str], refused: HeldOut, seed: int) -> Iterator[dict[str, Any]]:
+def questions(
+    folders: list[Path], novels: list[str], refused: HeldOut, seed: int
+) -> Iterator[dict[str, Any]]:
     """Questions without end: one that the small model wrote and one of the generators in turn, and a passage
     now and then. The generators' stream is another than the one that was trained on."""
-    asked = (json.loads(line) for line in (folder / "prompts.jsonl").open(encoding="utf-8"))
+    files = ((folder / "prompts.jsonl").open(encoding="utf-8") for folder in folders)
+    asked = map(json.loads, chain.from_iterable(files))
     spoken = (
         {"messages": [user(a["prompt"])], "category": a["category"]}
         for a in asked
@@ -98,15 +101,17 @@ def _write(path: Path, lines: Iterable[dict[str, Any]]) -> int:
 def main(argv: list[str] | None = None) -> None:
     """Write both files."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    p.add_argument("dialogues", type=Path, help="with tokenizer.json of the model that wrote them")
-    p.add_argument("out", type=Path)
+    p.add_argument("dialogues", type=Path, nargs="+")
+    p.add_argument("--out", type=Path, required=True)
     p.add_argument("--novel", type=Path, action="append", default=[], help="text of a novel")
     p.add_argument("--prompts", type=int, default=120_000)
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args(argv)
     a.out.mkdir(parents=True, exist_ok=True)
     refused = bench()
-    parts = (worthwhile(a.dialogues, part, system, refused) for part, system in PARTS.items())
+    parts = (
+        worthwhile(folder, part, system, refused) for folder in a.dialogues for part, system in PARTS.items()
+    )
     novels = [path.read_text(encoding="utf-8") for path in a.novel]
     print(f"{_write(a.out / 'dialogues.jsonl', chain.from_iterable(parts))} dialogues")
     asked = islice(questions(a.dialogues, novels, refused, a.seed), a.prompts)

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from tokenizers import Tokenizer
 
 from paceline.train.data.rollout import Answer, Prompt, Rollout
 from paceline.train.modules.load import load_train_target
@@ -52,12 +52,12 @@ class Dialogues:
 
     def __init__(self, model: Path, out: Path, slots: int, seed: int, device: str) -> None:
         self.out, self.seed, self.begin = out, seed, time.perf_counter()
-        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model)
+        self.tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         compute = torch.bfloat16 if device == "cuda" else torch.float32
         target = load_train_target(model, device, compute)
         if device == "cuda":
             target.compile_decode()
-        self.end = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
+        self.end = self.tokenizer.token_to_id("<|im_end|>")
         torch.manual_seed(seed)
         self.rollout = Rollout(target, slots, LENGTH, stop_ids=(self.end, 0), min_p=0.05)
 
@@ -71,7 +71,7 @@ class Dialogues:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids; the template's marks are tokens."""
-        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def prompts(self, seconds: float, count: int) -> list[tuple[str, str]]:
         """(category, text) of user turns that ended by themselves, each once."""
@@ -85,7 +85,7 @@ class Dialogues:
         seen: dict[str, tuple[str, str]] = {}
         for answer in self.rollout.run(begun(), self.say, seconds):
             category, words = drawn.pop(answer.prompt.key)
-            text = (words + self.tokenizer.decode(answer.ids[:-1])).strip()
+            text = (words + self.tokenizer.decode(answer.ids[:-1], skip_special_tokens=False)).strip()
             if answer.stopped and len(text) >= 12 and "<|" not in text:
                 seen.setdefault(" ".join(text.lower().split()), (category, text))
         return list(seen.values())
