@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+from paceline.engine.detokenizer import TokenBytes
 from paceline.engine.results import StreamEvent
 from paceline.serve.trace import Tracer
 
 
-class Table(dict):
-    """Bytes of a tokenizer that has none of its own."""
+def make_table():
+    """Of a tokenizer with a letter, the two bytes of é, and a special token."""
+    tokenizer = Tokenizer(models.BPE(vocab={"x": 0, "a": 1, "Ã": 2, "©": 3}, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True)])
+    return TokenBytes(tokenizer), tokenizer.token_to_id("<|end|>")
 
-    special_ids = frozenset({9})
 
-
-TABLE = Table({1: b"a", 2: "é".encode()[:1], 3: "é".encode()[1:], 9: b"<|end|>"})
+TABLE, END = make_table()
 
 
 def event(ids, accepted, drafted, index=0):
@@ -28,7 +33,7 @@ def test_sources_and_texts():
     assert told(tracer.trace(event([1], 0, 0))) == [(1, "plain", "a")]
     trace = tracer.trace(event([1, 2, 3], 2, 4))
     assert told(trace) == [(1, "draft", "a"), (2, "draft", ""), (3, "bonus", "é")] and trace["drafted"] == 4
-    assert told(tracer.trace(event([1, 9], 1, 1))) == [(1, "draft", "a"), (9, "bonus", "")]
+    assert told(tracer.trace(event([1, END], 1, 1))) == [(1, "draft", "a"), (END, "bonus", "")]
 
 
 def test_a_character_may_span_events_but_not_choices():
