@@ -2,10 +2,10 @@
 
     python -m paceline.train.synth.curate DIALOGUES ... --out OUT --novel FILE ... --prompts 120000
 
-DIALOGUES are folders that `dialogues` has written, with tokenizer.json of their writer. OUT/dialogues.jsonl receives the answers that are worth learning:
-those that ended by themselves, are not too long and do not loop; OUT/prompts.jsonl the questions for
-on-policy answers: the same model's, others of the generators, and passages of novels. Whatever stands in the
-benchmark, wholly or nearly, is in neither.
+DIALOGUES are folders that `dialogues` has written, with tokenizer.json of their writer. OUT/dialogues.jsonl
+receives the answers that are worth learning: those that ended by themselves, are not too long and do not
+loop; OUT/prompts.jsonl the questions for on-policy answers: the same model's, others of the generators, and
+passages of novels. Whatever stands in the benchmark, wholly or nearly, is in neither.
 """
 
 from __future__ import annotations

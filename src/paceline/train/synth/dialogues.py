@@ -57,9 +57,10 @@ class Dialogues:
         target = load_train_target(model, device, compute)
         if device == "cuda":
             target.compile_decode()
-        self.end = self.tokenizer.token_to_id("<|im_end|>")
+        end = self.tokenizer.token_to_id("<|im_end|>")
+        assert end is not None, f"{model} has no chat format with <|im_end|>"
         torch.manual_seed(seed)
-        self.rollout = Rollout(target, slots, LENGTH, stop_ids=(self.end, 0), min_p=0.05)
+        self.rollout = Rollout(target, slots, LENGTH, stop_ids=(end, 0), min_p=0.05)
 
     def say(self, text: str) -> None:
         """Progress to stdout."""
