@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+"""Made once: json.dumps would make an encoder for every token."""
 
 
 class ClientGoneError(Exception):
@@ -22,8 +24,7 @@ class ClientGoneError(Exception):
 
 def sse(value: dict[str, Any]) -> bytes:
     """One event."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return b"data: " + text.encode("utf-8", errors="replace") + b"\n\n"
+    return b"data: " + _encode(value).encode("utf-8", errors="replace") + b"\n\n"
 
 
 class EventStream(Response):
