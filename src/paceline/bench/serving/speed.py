@@ -40,7 +40,7 @@ def draw(ids: Sequence[int], batch: int, length: int, seed: int) -> list[list[in
 
 
 async def _answer(server: ServerProcess, prompt: list[int], tokens: int, stream: bool) -> float:
-    """Ask for one greedy answer and read it to its end; returns the seconds to its first event."""
+    """Ask for one greedy answer and read it to its end; returns the seconds to its first piece."""
     connection = Connection(server.host, server.port)
     body = {
         "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "ignore_eos": True, "stream": stream,
@@ -51,7 +51,7 @@ async def _answer(server: ServerProcess, prompt: list[int], tokens: int, stream:
     assert status == 200, await connection.body()
     first = 0.0
     if stream:
-        async for _ in connection.events():
+        async for _ in connection.pieces():  # unread: the client's own time is no figure of the server's
             first = first or time.perf_counter() - start
     else:
         await connection.body()
