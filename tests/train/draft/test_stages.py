@@ -39,10 +39,10 @@ def test_a_killed_run_goes_on_to_the_same_drafter(
         nonlocal count
         count += 1
         if count == killed_at + 1:
-            raise MemoryError("killed")
+            raise SystemError("killed")
         return batch(task, *place)
 
-    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+    with monkeypatch.context() as patch, pytest.raises(SystemError):
         patch.setattr(DrafterTask, "batch", killed)
         run(two_stages(tmp_path, "killed"))
     run(two_stages(tmp_path, "killed"), resume=True, force=False)

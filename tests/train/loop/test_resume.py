@@ -94,7 +94,9 @@ def test_all_damaged_begins_at_the_beginning(tmp_path):
         flip(tmp_path / "checkpoints" / f"step-{step}" / "state.pt")
     with pytest.warns(UserWarning) as warned:
         trainer = Trainer(TinyTask(), settings(), tmp_path, "cpu", resume=True)
-    assert [str(w.message).split()[0].rpartition("/")[2] for w in warned] == ["step-12", "step-8"]
+    *damaged, last = [str(w.message) for w in warned]
+    assert [text.split()[0].rpartition("/")[2] for text in damaged] == ["step-12", "step-8"]
+    assert last == f"{tmp_path} has no sound checkpoint left: begins at step 0"
     assert trainer.done == 0
     trainer.run()
     assert curve(tmp_path) == before

@@ -9,7 +9,7 @@ import signal
 import pytest
 import torch
 
-from paceline.errors import ConfigError
+from paceline.errors import CapacityError, ConfigError
 from paceline.train.loop.resume import checkpoint_steps
 from paceline.train.loop.schedule import learning_rate
 from paceline.train.loop.step import seed_of
@@ -96,6 +96,54 @@ def test_resuming_with_other_settings_is_refused_by_name(tmp_path):
         Trainer(TinyTask(), settings(gradient_accumulation=2), tmp_path, "cpu", config=same, resume=True)
     outcome = Trainer(TinyTask(scores=(9.0,)), settings(), tmp_path, "cpu", config=same, resume=True).run()
     assert outcome.steps == 12 and outcome.evaluation == {}, "finished already"
+
+
+def test_what_does_not_change_learning_may_change_on_resume(tmp_path, capsys):
+    config = {"out": "a", "export": {"formats": ["zlab"]}, "optim": {"save_every": 4}}
+    Trainer(TinyTask(scores=(2.0,)), settings(), tmp_path, "cpu", config=config).run()
+    config = {"out": "b", "export": {"formats": ["zlab", "speculators"]}, "optim": {"save_every": 5}}
+    Trainer(TinyTask(), settings(), tmp_path, "cpu", config=config, resume=True).run()
+    assert f"nothing to do; {tmp_path / 'last'}, and the best of them, of step 12" in capsys.readouterr().err
+
+
+def test_the_last_line_says_where_the_results_stand(tmp_path, capsys):
+    Trainer(TinyTask(), settings(), tmp_path / "a", "cpu").run()
+    assert capsys.readouterr().err.splitlines()[-1] == f"finished at step 12: {tmp_path / 'a' / 'last'}"
+    Trainer(TinyTask(scores=(3.0, 2.0, 1.0)), settings(eval_every=5), tmp_path / "b", "cpu").run()
+    assert f"of step 5, in {tmp_path / 'b' / 'best'}" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB\nmore"),
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"),
+    ],
+)
+def test_memory_that_does_not_suffice_is_no_fault_of_ours(tmp_path, error):
+    class Large(TinyTask):
+        def loss(self, batch, generator):
+            raise error
+
+    with pytest.raises(CapacityError, match=r"step 1 does not fit into memory: lower the rows"):
+        Trainer(Large(), settings(), tmp_path, "cpu").run()
+
+
+def test_another_runtime_error_stays_what_it_is(tmp_path):
+    class Wrong(TinyTask):
+        def loss(self, batch, generator):
+            raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        Trainer(Wrong(), settings(), tmp_path, "cpu").run()
+
+
+def test_options_without_effect_warn(tmp_path):
+    with pytest.warns(UserWarning, match="muon_momentum has no effect on adamw"):
+        settings(muon_momentum=0.9)
+    with pytest.warns(UserWarning, match="fsdp has no effect in one process"):
+        Trainer(TinyTask(), settings(parallel="fsdp"), tmp_path, "cpu")
 
 
 def test_resume_without_a_checkpoint_begins_and_says_so(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -63,6 +64,10 @@ def share(module: nn.Module, place: Place, parallel: str) -> nn.Module:
     fsdp: parameters are whole from forward to backward, and gradients, masters and optimiser state divided.
     """
     if place.world == 1:
+        if parallel == "fsdp":
+            warnings.warn(
+                "parallel: fsdp has no effect in one process; start several by torchrun", stacklevel=2
+            )
         return module
     if parallel == "fsdp":
         fully_shard(module)

@@ -39,6 +39,14 @@ class Outputs:
             write_json(self.out / BEST_SCORE, {"step": step, **values})
         return values
 
+    def places(self) -> str:
+        """Where the published folders stand, for the last line of a run."""
+        path = self.out / BEST_SCORE
+        if not (self.out / BEST).is_dir() or not path.is_file():
+            return f"{self.out / LAST}"
+        step = json.loads(path.read_text(encoding="utf-8"))["step"]
+        return f"{self.out / LAST}, and the best of them, of step {step}, in {self.out / BEST}"
+
     def best_score(self) -> float:
         """Of what lies in best/; minus infinity where nothing does."""
         path = self.out / BEST_SCORE

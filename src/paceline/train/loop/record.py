@@ -104,7 +104,7 @@ class RunRecord:
         then["batches of a step (processes × gradient_accumulation)"] = self.before.get("batches_per_step")
         now["batches of a step (processes × gradient_accumulation)"] = self.batches
         for key in sorted(then.keys() | now.keys()):
-            if key.rpartition(".")[2] not in _FREE and then.get(key) != now.get(key):
+            if not _is_free(key) and then.get(key) != now.get(key):
                 raise ConfigError(
                     f"--resume needs the settings of the stopped run: {key} was {then.get(key)!r}, is "
                     f"{now.get(key)!r}; put it back, or begin anew with --force",
@@ -116,6 +116,11 @@ class RunRecord:
             return dict(json.loads(self.path.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return {}
+
+
+def _is_free(key: str) -> bool:
+    """Also the layout that is written, and the name of the folder, which may have been moved."""
+    return key == "out" or key.startswith("export.") or key.rpartition(".")[2] in _FREE
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,6 +8,7 @@ state and the step number only: batches and random numbers are functions of the 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,12 @@ import torch
 
 from paceline.errors import ConfigError
 from paceline.train.loop.distributed import Place, assembled, joined, like, wait, whole
+from paceline.train.loop.memory import memory_faults
 from paceline.train.loop.metrics import Metrics, forget_after
 from paceline.train.loop.outputs import Outputs
 from paceline.train.loop.pace import Pace
 from paceline.train.loop.record import RunRecord
-from paceline.train.loop.resume import load_newest, save_checkpoint
+from paceline.train.loop.resume import checkpoint_steps, load_newest, save_checkpoint
 from paceline.train.loop.schedule import learning_rate, planned_steps
 from paceline.train.loop.signals import StopRequest
 from paceline.train.loop.step import Stepper, count_parameters
@@ -95,7 +97,7 @@ class Trainer:
     def _run(self, metrics: Metrics | None) -> Outcome:
         if self.record.finished and self.done == self.total:
             if metrics:
-                metrics.say(f"finished at step {self.done} already: nothing to do")
+                metrics.say(f"finished at step {self.done} already: nothing to do; {self.outputs.places()}")
             return Outcome(self.done, self.record.evaluation)
         self.pace.start(self.done)
         with StopRequest() as stop:
@@ -116,6 +118,8 @@ class Trainer:
         evaluation = self._evaluate(metrics)
         if self.place.first:
             self.record.finish(self.done, evaluation)
+        if metrics:
+            metrics.say(f"finished at step {self.done}: {self.outputs.places()}")
         return Outcome(self.done, evaluation)
 
     def _due(self, every: int) -> bool:
@@ -124,7 +128,8 @@ class Trainer:
     def _step(self, stop: bool) -> None:
         known = self.total is not None
         self._rate = learning_rate(self.done, self.total, self.settings, self.paced) if self.total else 0.0
-        self.stepper.step(self.done, self._rate, stop)
+        with memory_faults(self.done + 1):
+            self.stepper.step(self.done, self._rate, stop)
         self.done += 1
         self.pace.after_step(self.done)
         if not known and self.settings.seconds is not None:
@@ -203,6 +208,8 @@ class Trainer:
     def _restore(self) -> None:
         state = load_newest(self.out / "checkpoints")
         wait(self.place)  # all have read before anything is written
+        if state is None and checkpoint_steps(self.out / "checkpoints") and self.place.first:
+            warnings.warn(f"{self.out} has no sound checkpoint left: begins at step 0", stacklevel=3)
         if state is not None:
             self.done, self.total, self.paced = state["step"], state["total"], state["paced"]
             self.tokens = state["tokens"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Literal
 
 import torch
@@ -76,6 +77,8 @@ class OptimSettings(Section):
     def _ends(self) -> OptimSettings:
         if self.epochs is None and self.max_steps is None and self.seconds is None:
             raise ValueError("nothing ends the run: set epochs, max_steps or seconds")
+        if self.optimizer != "muon" and "muon_momentum" in self.model_fields_set:
+            warnings.warn(f"muon_momentum has no effect on {self.optimizer}", stacklevel=2)
         return self
 
     def compute(self, device: torch.device) -> torch.dtype:
