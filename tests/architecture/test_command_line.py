@@ -39,7 +39,7 @@ SURFACE = {
         "--max-num-batched-tokens", "--max-num-seqs", "--max-queued-requests", "--mm-encoder-tp-mode",
         "--mm-processor-cache-type", "--mm-shm-cache-max-object-size-mb", "--no-enable-auto-tool-choice",
         "--no-enable-chunked-prefill", "--no-enable-prefix-caching", "--no-trust-remote-code",
-        "--num-blocks", "--on-engine-failure", "--plan", "--port", "--prefix-checkpoints",
+        "--num-blocks", "--on-engine-failure", "--plan", "--port", "--prefix-checkpoint-interval", "--prefix-checkpoints",
         "--reasoning-parser", "--seed", "--served-model-name", "--speculative-config",
         "--tensor-parallel-size", "--tool-call-parser", "--trust-remote-code", "--watchdog-s",
     ],

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from paceline.cache.base import blocks_for
 from paceline.cache.blocks import BlockPool
-from paceline.cache.prefix import block_hash, chain_hashes
+from paceline.cache.prefix import Written, block_hash, chain_hashes, common_blocks
 
 
 @pytest.mark.parametrize(("positions", "blocks"), [(0, 0), (1, 1), (8, 1), (9, 2), (16, 2), (17, 3)])
@@ -84,7 +84,17 @@ def test_hashes_depend_on_the_whole_prefix() -> None:
     assert not set(chain_hashes(a, 8)) & set(chain_hashes(b, 8))
     assert chain_hashes(a[8:], 8, parent=chain_hashes(a, 8)[0]) == chain_hashes(a, 8)[1:]
     assert chain_hashes([1, 2], 8) == []
+    apart = chain_hashes(a, 8, written=Written.PREFILL)
+    assert not set(apart) & set(chain_hashes(a, 8)), "how a block was written is part of its hash"
     assert block_hash(b"", [1, 2]).hex() == "f59df9f51bfcb52f7ae49756810ec78b", "stored hashes would be void"
+
+
+def test_chains_agree_up_to_where_their_tokens_part() -> None:
+    chain = chain_hashes(range(80), 8)
+    for size in (0, 1, 7, 8, 9, 40, 79, 80):
+        other = chain_hashes([*range(size), *range(500, 600)], 8)
+        assert common_blocks(chain, other) == common_blocks(other, chain) == size // 8
+    assert common_blocks(chain, []) == 0
 
 
 class PoolMachine(RuleBasedStateMachine):

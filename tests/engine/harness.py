@@ -59,6 +59,7 @@ def assemble_tiny(
     deterministic: bool = True,
     enable_prefix_caching: bool = False,
     prefix_checkpoints: int | None = None,
+    prefix_checkpoint_interval: int | None = None,
     device: str = "cpu",
 ) -> Assembled:
     """An engine over the tiny target in `folder`."""
@@ -72,6 +73,7 @@ def assemble_tiny(
             host_swap_gib=host_swap_gib,
             enable_prefix_caching=enable_prefix_caching,
             prefix_checkpoints=prefix_checkpoints,
+            prefix_checkpoint_interval=prefix_checkpoint_interval,
         ),
         speculative=SpeculativeConfig.parse(speculative) if speculative else None,
         max_num_seqs=max_num_seqs,
@@ -102,6 +104,8 @@ def run(
             if event.output:
                 done[event.id] = event.output
         engine.scheduler.check()
+        if engine.runner.prefix:
+            engine.runner.prefix.check(live=len(engine.scheduler.running) + len(engine.scheduler.swapped))
         if between:
             between()
     assert engine.scheduler.blocks.num_free == engine.scheduler.blocks.num_usable, "blocks leaked"

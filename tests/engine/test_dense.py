@@ -134,9 +134,29 @@ def test_a_known_prefix_needs_no_checkpoint(folders: tuple[Path, Path], method: 
     assert reuse.hit_tokens == 2 * 128, "a cleared prefix is read again"
 
 
+@pytest.mark.parametrize("method", ["plain", "dflash"])
+def test_a_second_turn_goes_on_behind_the_answer(folders: tuple[Path, Path], method: str) -> None:
+    """Outside deterministic mode an answer's full blocks are known too, and again that is all it takes."""
+    folder, drafter = folders
+    options = {"speculative": speculative(method, drafter), "max_model_len": 512, "deterministic": False}
+    warm_parts = assemble_tiny(folder, enable_prefix_caching=True, **options)  # type: ignore[arg-type]
+    cold_parts = assemble_tiny(folder, **options)  # type: ignore[arg-type]
+    reuse, prompt = warm_parts.engine.runner.prefix, list(range(3, 40))
+    assert reuse is not None
+    for _ in range(4):
+        (cold,), (warm,) = one_by_one(cold_parts, [prompt]), one_by_one(warm_parts, [prompt])
+        assert warm.token_ids == cold.token_ids and warm.stats == cold.stats
+        known, before = (len(prompt) + len(warm.token_ids) - 1) // 8 * 8, reuse.hit_tokens
+        prompt = [*prompt, *warm.token_ids, *range(50, 61)]
+        one_by_one(warm_parts, [prompt])
+        assert reuse.hit_tokens - before == known and reuse.num_checkpoints == 0
+        reuse.clear()
+
+
 def test_checkpoints_without_effect_are_said(folders: tuple[Path, Path]) -> None:
-    with pytest.warns(RuntimeWarning, match="prefix_checkpoints has no effect"):
-        assemble_tiny(folders[0], enable_prefix_caching=True, prefix_checkpoints=3)
+    for key, value in (("prefix_checkpoints", 3), ("prefix_checkpoint_interval", 64)):
+        with pytest.warns(RuntimeWarning, match=f"{key} has no effect: a prefix of a model without"):
+            assemble_tiny(folders[0], enable_prefix_caching=True, **{key: value})  # type: ignore[arg-type]
 
 
 def test_slots_take_no_memory_and_the_plan_says_so(folders: tuple[Path, Path]) -> None:

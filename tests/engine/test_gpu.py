@@ -213,7 +213,7 @@ class Bench:
 def cloned(verified: Verified) -> Verified:
     accepted = verified.accepted
     kept = [t.clone() for t in (accepted.tokens, accepted.counts, accepted.last_rows)]
-    return Verified(type(accepted)(*kept), verified.logits.clone())
+    return Verified(type(accepted)(*kept), verified.logits.clone(), verified.hidden.clone())
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

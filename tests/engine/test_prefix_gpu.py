@@ -9,7 +9,7 @@ import torch
 
 from tests import tiny
 from tests.engine.harness import assemble_tiny
-from tests.engine.test_prefix import conversation, one_by_one
+from tests.engine.test_prefix import ask, assemble, conversation, make_folders, one_by_one
 
 pytestmark = pytest.mark.gpu
 
@@ -39,3 +39,21 @@ def test_a_growing_conversation_is_not_read_again(tmp_path: Path, method: str) -
     warm, hits = outputs(reuse=True)
     assert warm == cold
     assert hits == sum((len(p) - 1) // 64 * 64 for p in prompts[:-1])
+
+
+@pytest.mark.parametrize("method", ["plain", "mtp", "dflash"])
+def test_a_second_turn_goes_on_behind_the_answer(tmp_path: Path, method: str) -> None:
+    """Answers come out of captured steps here, whose hidden rows the next step writes over."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs CUDA")
+    folders = make_folders(tmp_path)
+    options = {"device": "cuda", "deterministic": False, "block_size": 16}
+    warm = assemble(folders, method, enable_prefix_caching=True, **options)
+    cold = assemble(folders, method, **options)
+    prompt = conversation(1)[0]
+    known = 0
+    for turn in range(4):
+        (output, cached), (expected, _) = ask(warm, prompt, turn), ask(cold, prompt, turn)
+        assert output.token_ids == expected.token_ids and cached == known
+        known = (len(prompt) + len(output.token_ids) - 1) // 16 * 16
+        prompt = [*prompt, *output.token_ids, *range(3, 30)]

@@ -71,8 +71,10 @@ class BlockPool:
                     self._free.append(block)
 
     def seal(self, block: int, content: BlockHash) -> None:
-        """Make a held full block findable by its content; if another block is already, that one stays."""
-        assert self._refs[block] > 0 and block not in self._hash_of, f"block {block} cannot be sealed"
+        """Make a held full block, every position of which is committed, findable by its content; if another
+        block is already, that one stays. Sealing it twice is harmless."""
+        assert self._refs[block] > 0, f"block {block} is not held and cannot be sealed"
+        assert self._hash_of.get(block, content) == content, f"block {block} has other content already"
         if content not in self._block_of:
             self._hash_of[block] = content
             self._block_of[content] = block

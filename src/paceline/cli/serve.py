@@ -37,6 +37,7 @@ _engine = options.apply(
     options.config_option(CacheConfig, "block_size"),
     options.config_option(CacheConfig, "num_blocks"),
     options.config_option(CacheConfig, "prefix_checkpoints"),
+    options.config_option(CacheConfig, "prefix_checkpoint_interval"),
     options.config_option(CacheConfig, "host_swap_gib"),
     options.config_option(EngineConfig, "seed"),
 )

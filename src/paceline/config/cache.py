@@ -20,13 +20,23 @@ class CacheConfig(StrictModel):
         "as far as memory goes.",
     )
     enable_prefix_caching: bool = Field(
-        False, description="Reuse the KV and the recurrent state of prompt prefixes that were read before."
+        False,
+        description="Reuse the KV and the recurrent state of what was read before and, outside deterministic "
+        "mode, of what was written.",
     )
     prefix_checkpoints: int | None = Field(
         None,
         ge=1,
-        description="Recurrent states kept for reuse, each as large as a running sequence's; "
-        "absent: as many as max_num_seqs, at least 4. Models without recurrent layers need none.",
+        description="Recurrent states kept for reuse, each as large as a running sequence's; the one used "
+        "longest ago goes first. Absent: as many as max_num_seqs, twice as many outside deterministic mode "
+        "(where answers leave one too), at least 4. Models without recurrent layers need none.",
+    )
+    prefix_checkpoint_interval: int | None = Field(
+        None,
+        ge=8,
+        multiple_of=8,
+        description="Keep a recurrent state every so many tokens too, besides those at the ends of prompts "
+        "and answers and where prompts part; a multiple of block_size, and of 64 in deterministic mode.",
     )
     host_swap_gib: float = Field(
         4.0, ge=0.0, le=2**20, allow_inf_nan=False, description="Host memory for preempted sequences, in GiB."

@@ -40,7 +40,9 @@ class RecipeFlags(StrictModel):
     )
     enable_chunked_prefill: bool = Field(True, description="Always on: prompts are read beside running ones.")
     enable_prefix_caching: bool = Field(
-        True, description="Reuse the KV and the recurrent state of prompt prefixes that were read before."
+        True,
+        description="Reuse the KV and the recurrent state of what was read before and, outside deterministic "
+        "mode, of what was written.",
     )
     trust_remote_code: bool = Field(False, description="No effect: no model needs code of its own.")
     tensor_parallel_size: int = Field(1, ge=1, description="1: one device runs the model.")

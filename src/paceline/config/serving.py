@@ -22,7 +22,9 @@ from paceline.errors import ConfigError
 
 CONFIG_FILE = "paceline.yaml"
 MODEL_KEYS = ("dtype", "device", "max_model_len", "quantization", "quantized_weights")
-CACHE_KEYS = ("block_size", "num_blocks", "prefix_checkpoints", "host_swap_gib")
+CACHE_KEYS = (
+    "block_size", "num_blocks", "prefix_checkpoints", "prefix_checkpoint_interval", "host_swap_gib",
+)  # fmt: skip
 ENGINE_KEYS = ("max_num_seqs", "max_num_batched_tokens", "deterministic", "seed")
 SERVER_KEYS = tuple(ServerConfig.model_fields)
 RECIPE_KEYS = tuple(RecipeFlags.model_fields)

@@ -123,12 +123,19 @@ def build(
 def _prefix(
     resolved: Resolved, parts: StepParts, tensors: CacheTensors, blocks: BlockPool
 ) -> PrefixReuse | None:
-    if not resolved.config.cache.enable_prefix_caching:
+    cache = resolved.config.cache
+    if not cache.enable_prefix_caching:
         return None
     store = None
     if count := resolved.num_checkpoints:
-        store = CheckpointStore(tensors.target.delta, _num_slots(resolved), count)
-    return PrefixReuse(blocks, store, parts.proposer)
+        store = CheckpointStore(tensors, _num_slots(resolved), count)
+    return PrefixReuse(
+        blocks,
+        store,
+        parts.proposer,
+        deterministic=resolved.deterministic,
+        interval=cache.prefix_checkpoint_interval if store is not None else None,
+    )
 
 
 def _num_slots(resolved: Resolved) -> int:

@@ -139,6 +139,9 @@ class Engine:
             self._rows.open(sequence)
             if self.runner.prefix:
                 self.runner.prefix.resume(sequence)
+        for sequence in plan.restored:
+            if self.runner.prefix and sequence in self._choices:
+                self.runner.prefix.moved(sequence)
 
     def _take(self, emission: Emission) -> list[StreamEvent]:
         """Commit what a sequence emitted, up to the token that ends it."""
@@ -153,6 +156,8 @@ class Engine:
         else:
             choice.stats.record(emission.drafted, len(emission.tokens) - 1, len(delta.token_ids))
             sequence.commit(delta.token_ids)
+            if self.runner.prefix:
+                self.runner.prefix.after_window(sequence, emission.hidden)
         if sequence.grammar and not sequence.grammar.advance(delta.token_ids):
             return self._fail(sequence, RequestError("no token of this model can go on with the wanted form"))
         choice.last_token = now

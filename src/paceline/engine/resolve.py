@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from paceline.cache.tensors import CacheShape
+from paceline.config.cache import CacheConfig
 from paceline.config.engine import PREFILL_CHUNK, EngineConfig
+from paceline.engine.prefix import reuse_unit
 from paceline.errors import ConfigError
 from paceline.models.checkpoint import read_json
 from paceline.models.hub import resolve_model
@@ -46,7 +48,8 @@ class Resolved:
         cache = self.config.cache
         if not cache.enable_prefix_caching or not (self.spec.linear_layers or self.mtp):
             return 0
-        return cache.prefix_checkpoints or max(self.config.max_num_seqs, 4)
+        running = self.config.max_num_seqs * (1 if self.deterministic else 2)  # answers leave one as well
+        return cache.prefix_checkpoints or max(running, 4)
 
     @property
     def keep_packed(self) -> bool:
@@ -84,12 +87,8 @@ def resolve(config: EngineConfig) -> Resolved:
             f"max_model_len = {longest} is more than this model's {spec.max_position} positions",
             key="max_model_len",
         )
-    if config.cache.prefix_checkpoints and not (spec.linear_layers or mtp):
-        warnings.warn(
-            "prefix_checkpoints has no effect: a prefix of a model without recurrent layers is in its blocks",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    deterministic = config.is_deterministic(device.type)
+    _check_checkpoints(config.cache, deterministic, needed=bool(spec.linear_layers or mtp))
     shape = CacheShape.of(
         spec, drafter, mtp,
         block_size=config.cache.block_size,
@@ -97,9 +96,29 @@ def resolve(config: EngineConfig) -> Resolved:
         kv_dtype=None if config.cache.kv_dtype == "auto" else getattr(torch, config.cache.kv_dtype),
     )  # fmt: skip
     return Resolved(
-        config, folder, drafter_folder, device, config.is_deterministic(device.type),
+        config, folder, drafter_folder, device, deterministic,
         spec, drafter, mtp, num_drafts, longest, shape,
     )  # fmt: skip
+
+
+def _check_checkpoints(cache: CacheConfig, deterministic: bool, needed: bool) -> None:
+    """Warn of checkpoint options that do nothing; raises `ConfigError` for an interval off the blocks."""
+    reason = None
+    if not cache.enable_prefix_caching:
+        reason = "prefix caching is off: set enable_prefix_caching"
+    elif not needed:
+        reason = "a prefix of a model without recurrent layers is in its blocks"
+    for key in ("prefix_checkpoints", "prefix_checkpoint_interval"):
+        if reason and getattr(cache, key) is not None:
+            warnings.warn(f"{key} has no effect: {reason}", RuntimeWarning, stacklevel=3)
+    interval, unit = cache.prefix_checkpoint_interval, reuse_unit(cache.block_size, deterministic)
+    if interval is not None and interval % unit:
+        cells = f" and of {PREFILL_CHUNK} in deterministic mode" if deterministic else ""
+        raise ConfigError(
+            f"prefix_checkpoint_interval = {interval} must be a multiple of block_size = {cache.block_size}"
+            f"{cells}: use {-(-interval // unit) * unit}",
+            key="prefix_checkpoint_interval",
+        )
 
 
 def pick_device(wanted: str) -> torch.device:

@@ -40,6 +40,9 @@ class Emission:
     drafted: int
     """Drafts that the window held."""
     logprobs: list[TokenLogprobs] | None
+    hidden: torch.Tensor | None = None
+    """[len(tokens), H] the target's hidden of the window's rows, where prefix reuse asks for them. It lies in
+    memory that the next step writes."""
 
 
 class Runner:
@@ -162,7 +165,10 @@ class Runner:
                 logprobs = self._logprobs(
                     window.sequence, verified.logits[start : start + len(tokens)], tokens
                 )
-            emissions.append(Emission(window.sequence, tokens, count, logprobs))
+            hidden = None
+            if self.prefix and self.prefix.needs_hidden(window.sequence, len(tokens)):
+                hidden = verified.hidden[start : start + len(tokens)]
+            emissions.append(Emission(window.sequence, tokens, count, logprobs, hidden))
         return emissions
 
     def _draft(self, windows: ListLike[Window]) -> Drafts:

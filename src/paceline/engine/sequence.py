@@ -93,6 +93,11 @@ class Sequence:
         """Positions that can ever need KV: the last token that may be emitted never gets any."""
         return len(self.prompt_ids) + self.max_new_tokens - 1
 
+    def tokens(self, start: int, end: int) -> list[int]:
+        """Ids of prompt and output at positions start..end-1."""
+        split = len(self.prompt_ids)
+        return self.prompt_ids[start:end] + self.output_ids[max(start - split, 0) : max(end - split, 0)]
+
     def commit_prompt(self, count: int, first_token: int | None = None) -> None:
         """Take in `count` prompt tokens that a prefill chunk has run.
 

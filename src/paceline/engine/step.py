@@ -46,6 +46,8 @@ class Verified:
     accepted: Accepted
     logits: torch.Tensor
     """[R, V] float32 raw logits of every row."""
+    hidden: torch.Tensor
+    """[R, H] post-norm hidden of every row."""
 
 
 def chooser(
@@ -103,7 +105,7 @@ def verify_windows(
         parts.proposer.observe(
             ObservedRows(batch, out.hidden, out.features, next_ids=sampled, last_rows=accepted.last_rows)
         )
-    return Verified(accepted, logits)
+    return Verified(accepted, logits, out.hidden)
 
 
 @contextmanager
