@@ -84,7 +84,7 @@ def test_a_plan_on_paper_says_each_thing_once(tmp_path: Path, capsys: pytest.Cap
     cached = {"mode": "cached", "folder": str(tmp_path / "cache")}
     assert run(write_settings(tmp_path, features=cached), plan=True, as_json=False) == 0
     text = capsys.readouterr().out
-    assert text.count("answer tokens") == 1 and "feature cache gib" in text
+    assert text.count("answer_tokens") == 1 and "feature_cache_gib" in text
     assert [line for line in text.splitlines() if not line.startswith(" ")] == [
         "settings", "parameters", "memory (estimated, in one process)", "work", "data", "arithmetic",
     ]  # fmt: skip

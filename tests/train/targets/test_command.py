@@ -111,6 +111,12 @@ def test_a_plan_counts_without_training(trained, capsys):
     model = load_train_target(trained.folder / "out" / "last")
     assert made["parameters"] == {"trained": sum(p.numel() for p in model.parameters()), "frozen": 0}
     assert made["tokens"] == 6 * 2 * 64 and made["steps"] == 6
+    per_step = 6 * made["parameters"]["trained"] * 2 * 64
+    assert made["arithmetic"]["tflop_per_step"] == pytest.approx(per_step / 1e12)
+    elsewhere = trained.settings.model_copy(update={"out": str(trained.folder / "elsewhere")})
+    first = plan_target(elsewhere, "cpu")
+    assert first["seconds"] > 0 and "an estimate" in first["seconds_from"]
+    assert "the pace of the run in" in made["seconds_from"]
     assert set(made["data"]["tokens_by_kind"]) == {"text", "chat", "synth"}
     path = trained.folder / "target.yaml"
     path.write_text(yaml.safe_dump(trained.settings.model_dump(mode="json", exclude_none=True)))

@@ -114,18 +114,18 @@ def with_estimate(
     device: torch.device,
 ) -> dict[str, Any]:
     """The loop's plan with the data, the arithmetic of a step, and where it knows no time, an estimate."""
+    plan = timed({**plan, "data": data_facts(batches)}, batches_per_step * work.total, device)
+    plan["arithmetic"]["share_of_target"] = work.target / work.total
+    return plan
+
+
+def timed(plan: dict[str, Any], work: float, device: torch.device) -> dict[str, Any]:
+    """A plan with the arithmetic of a step, `work` operations in one process, and where no run has measured a
+    pace, an estimate of the time."""
     rate = matrix_rate(device, getattr(torch, plan["compute_dtype"]))
-    seconds = batches_per_step * work.total / (rate * _EFFICIENCY[device.type])
-    plan = {
-        **plan,
-        "data": data_facts(batches),
-        "arithmetic": {
-            "tflop_per_step": batches_per_step * work.total / 1e12,
-            "share_of_target": work.target / work.total,
-            "measured_tflops": rate / 1e12,
-        },
-    }
+    plan = {**plan, "arithmetic": {"tflop_per_step": work / 1e12, "measured_tflops": rate / 1e12}}
     if plan["seconds"] is None and plan["steps"] is not None:
+        seconds = work / (rate * _EFFICIENCY[device.type])
         plan["seconds"] = plan["steps"] * seconds
         share = f"{_EFFICIENCY[device.type]:.0%} of the matrix rate measured here"
         plan["seconds_from"] = f"an estimate: {seconds:.3g} s a step at {share}"

@@ -172,7 +172,7 @@ def show_plan(plan: dict[str, Any], as_json: bool) -> None:
         if section in plan:
             print(section)
             for key, value in _flat(plan[section]):
-                print(f"  {key.replace('_', ' '):{_WIDE}} {value}")
+                print(f"  {key:{_WIDE}} {value}")
 
 
 def show(values: dict[str, Any], as_json: bool) -> None:

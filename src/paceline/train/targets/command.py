@@ -18,14 +18,17 @@ from paceline.models.hub import resolve_model
 from paceline.models.quantized import as_plain
 from paceline.models.registry import read_target_spec
 from paceline.models.spec import TargetSpec
+from paceline.train.draft.plan import timed
 from paceline.train.loop.distributed import Place
 from paceline.train.loop.plan import Frozen, Work, layer_activations, make_plan, show, show_plan
+from paceline.train.loop.step import count_parameters
 from paceline.train.loop.trainer import Outcome, train
 from paceline.train.modules.hybrid import Hybrid
 from paceline.train.modules.initial import init_weights
 from paceline.train.modules.load import load_train_target
 from paceline.train.settings.base import load_yaml
 from paceline.train.settings.target import NewTokenizer, TargetSettings
+from paceline.train.targets import cache
 from paceline.train.targets.corpus import Passage, passages
 from paceline.train.targets.export import WriteTokenizer, copied_tokenizer, export_target, new_tokenizer
 from paceline.train.targets.rows import PackedRows, Tokens
@@ -49,20 +52,34 @@ def prepare(settings: TargetSettings) -> Prepared:
 
     Raises: ConfigError for what is missing or does not fit together.
     """
-    found = list(passages(settings))
     source = None if settings.init_from is None else resolve_model(settings.init_from)
+    cached = None if settings.cache is None else Path(settings.cache)
+    found = [] if cached is not None and cached.exists() else list(passages(settings))
     tokenizer, write = _tokenizer(settings, source, found)
     spec = _spec(settings, source, tokenizer)
-    parts = {
-        split: Tokens((p for p in found if p.split == split), tokenizer, settings.length)
-        for split in ("train", "held_out")
-    }
+    parts = _parts(settings, cached, found, tokenizer)
     if not len(parts["train"].sizes):
         raise ConfigError("every document and dialogue is held out: lower held_out.share", key="held_out")
     seed = settings.optim.seed
     rows = PackedRows(parts["train"], settings.rows, settings.prompt_weight, seed)
     held_out = {kind: PackedRows(parts["held_out"], 1, 0.0, seed, kind) for kind in parts["held_out"].kinds}
     return Prepared(spec, write, rows, held_out)
+
+
+def _parts(
+    settings: TargetSettings, cached: Path | None, found: list[Passage], tokenizer: Tokenizer
+) -> dict[str, Tokens]:
+    """Both splits, encoded now or before."""
+    described = {} if cached is None else cache.describe(settings, tokenizer)
+    if cached is not None and cached.exists():
+        return cache.load(cached, described, settings.length)
+    parts = {
+        split: Tokens((p for p in found if p.split == split), tokenizer, settings.length)
+        for split in cache.SPLITS
+    }
+    if cached is not None:
+        cache.save(cached, parts, described)
+    return parts
 
 
 def run_target(
@@ -107,7 +124,9 @@ def plan_target(settings: TargetSettings, device: str) -> dict[str, Any]:
         "tokens_by_kind": ready.rows.tokens.count(),
         "held_out_rows_by_kind": {kind: len(rows.packed) for kind, rows in ready.held_out.items()},
     }
-    return {**made, "data": data}
+    # Every weight is multiplied with every token: once forward, twice backward; a teacher forward alone.
+    work = 2.0 * tokens * (3 * count_parameters(module.parameters()) + frozen.parameters)
+    return timed({**made, "data": data}, settings.optim.gradient_accumulation * work, place)
 
 
 def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:
