@@ -147,6 +147,8 @@ class TargetSettings(Section):
     answers: tuple[AnswerSource, ...] = ()
     synth: tuple[SynthSource, ...] = ()
     held_out: HeldOut = HeldOut()
+    cache: Text | None = None
+    """A file that keeps the encoded sources for the next start; made if it is not there."""
     rows: PositiveInt = 8
     """Packed rows of a batch, in each process."""
     length: Annotated[int, Field(ge=2)] = 1024
@@ -167,6 +169,8 @@ class TargetSettings(Section):
             raise ValueError(f"model: {named}: init_from brings the shape along; remove one of the two")
         if self.init_from is None and self.tokenizer is None:
             raise ValueError("tokenizer: give a folder, or {vocab_size: ...} for a new one")
+        if self.cache is not None and isinstance(self.tokenizer, NewTokenizer):
+            raise ValueError("cache: a new tokenizer is learnt from the sources each time; give a folder")
         if self.init_from is not None and isinstance(self.tokenizer, NewTokenizer):
             raise ValueError("tokenizer: a new one does not fit the table of init_from")
         if self.init_from is None and self.length > self.model.max_position_embeddings:

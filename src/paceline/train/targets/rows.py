@@ -67,6 +67,23 @@ class Tokens:
         self.sizes = np.array(sizes, np.int64)
         self.starts = np.concatenate([[0], np.cumsum(self.sizes)])
 
+    @classmethod
+    def of(
+        cls,
+        length: int,
+        ids: np.ndarray,
+        learn: np.ndarray,
+        sizes: np.ndarray,
+        kinds: dict[str, list[int]],
+        characters: dict[str, int],
+    ) -> Tokens:
+        """Tokens that were encoded before; see the attributes."""
+        made = cls.__new__(cls)
+        made.length, made.ids, made.learn, made.sizes = length, ids, learn, sizes
+        made.kinds, made.characters = kinds, characters
+        made.starts = np.concatenate([[0], np.cumsum(sizes)])
+        return made
+
     def stretch(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids, and whether they are learnt."""
         part = slice(self.starts[number], self.starts[number + 1])
