@@ -7,9 +7,9 @@ import json
 import pytest
 import yaml
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, ModelError
 from paceline.train.evaluate.bars import BARS
-from paceline.train.evaluate.command import bench_prompts, run
+from paceline.train.evaluate.command import Evaluation, bench_prompts, run
 from paceline.train.settings.base import load_yaml
 from paceline.train.settings.evaluate import EvaluateSettings
 from tests.tiny import make_target
@@ -87,10 +87,12 @@ def test_one_seed_one_report(config, capsys):
 
 
 def test_a_plan_writes_nothing(config, tmp_path, capsys):
-    assert run(config(), plan=True) == 0
+    assert run(config(), plan=True, as_json=True) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["answers"] == 3 + 4 * 2 + 2 * 2
     assert plan["tokens_at_most"] == 3 * 6 + 4 * 2 * 3 + 2 * 2 * 4
+    assert run(config(), plan=True) == 0
+    assert "answers.max_tokens" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 
 
@@ -100,11 +102,15 @@ def test_a_plan_writes_nothing(config, tmp_path, capsys):
     ({"card": "/nowhere/card.md"}, "does not exist"),
     ({"runs": {"target": "/nowhere"}}, "runs.target"),
     ({"texts": {"novel": "/nowhere.txt"}}, "texts.novel"),
+    ({"card": json.__file__}, "lacks the lines <!-- figures -->"),
+    ({"out": "/"}, "out: / is a folder"),
+    ({"acceptance": {"proposers": {"d": {"method": "dflash", "model": "/nowhere"}}}}, "does not exist"),
 ])  # fmt: skip
-@pytest.mark.filterwarnings("ignore")
-def test_mistakes_are_named(config, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        run(config(**changes), device="cpu")
+@pytest.mark.parametrize("plan", [True, False])
+def test_mistakes_are_named_before_anything_is_measured(config, changes, message, plan, monkeypatch):
+    monkeypatch.setattr(Evaluation, "_answered", lambda *_: pytest.fail("it began"))
+    with pytest.raises((ConfigError, ModelError), match=message):
+        run(config(**changes), plan=plan, device="cpu")
 
 
 def test_the_bench_prompts_come_with_the_package(config):

@@ -109,7 +109,7 @@ def test_a_card_without_marks_is_refused(report, tmp_path):
     card.write_text("# Name\n")
     with pytest.raises(ConfigError, match="lacks the lines"):
         write_card(card, report)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="does not exist"):
         write_card(tmp_path / "none.md", report)
 
 

@@ -15,7 +15,8 @@ from paceline.errors import ConfigError
 from paceline.train.data.prompts import Prompt, read_prompts
 from paceline.train.evaluate.bars import judge
 from paceline.train.evaluate.environment import environment
-from paceline.train.evaluate.report import show, training_runs, write_card
+from paceline.train.evaluate.report import read_card, show, training_runs, write_card
+from paceline.train.loop.plan import show as show_values
 from paceline.train.settings.base import load_yaml
 from paceline.train.settings.evaluate import EvaluateSettings
 
@@ -46,7 +47,8 @@ def run(
         settings = settings.model_copy(update={"seed": seed})
     prompts = bench_prompts(settings)
     if plan:
-        _print(plan_of(settings, prompts))
+        Evaluation(settings, prompts, device)  # everything that it needs is there
+        show_values(plan_of(settings, prompts), as_json)
         return 0
     report = Evaluation(settings, prompts, device).run()
     if as_json:
@@ -82,7 +84,11 @@ def plan_of(settings: EvaluateSettings, prompts: Sequence[Prompt]) -> dict[str, 
 
 
 class Evaluation:
-    """One run: settings in, the report out."""
+    """One run: settings in, the report out.
+
+    Raises at construction what would otherwise end it after hours: files and folders that are missing,
+    proposers that do not fit the model.
+    """
 
     def __init__(self, settings: EvaluateSettings, prompts: Sequence[Prompt], device: Device) -> None:
         from paceline.models.hub import resolve_model
@@ -95,12 +101,27 @@ class Evaluation:
         self._runs = training_runs(settings.runs)
         self._environment = environment(device)
         self._began = time.perf_counter()
-        if settings.card is not None and not Path(settings.card).is_file():
-            raise ConfigError(f"card: {settings.card} does not exist; write its text first", key="card")
+        if settings.card is not None:
+            read_card(Path(settings.card))
+        if Path(settings.out).is_dir():
+            raise ConfigError(f"out: {settings.out} is a folder; name a file in it", key="out")
+        self._check_proposers()
+
+    def _check_proposers(self) -> None:
+        """From headers alone, as `serving_acceptance` will load them."""
+        from paceline.config.engine import EngineConfig
+        from paceline.config.model import ModelConfig
+        from paceline.engine.resolve import resolve
+
+        model = ModelConfig(model=str(self.folder), device=self.device)
+        for config in self.settings.acceptance.proposers.values():
+            resolve(EngineConfig(model=model, speculative=SpeculativeConfig.parse(config)))
 
     def run(self) -> dict[str, Any]:
         """Measure everything; returns the report."""
         from paceline import LLM
+
+        Path(self.settings.out).parent.mkdir(parents=True, exist_ok=True)
 
         llm = LLM(str(self.folder), device=self.device, max_num_seqs=self.settings.max_num_seqs,
                   host_swap_gib=0.0)  # fmt: skip
@@ -184,9 +205,9 @@ class Evaluation:
             "runs": self._runs,
             "sections": self.sections,
         }
-        out = Path(self.settings.out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        Path(self.settings.out).write_text(
+            json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         if done is not None:
             _say(f"{done}: done after {report['seconds']:.0f} s")
         return report
@@ -205,7 +226,3 @@ def _spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 
 def _say(line: str) -> None:
     print(f"paceline: {line}", file=sys.stderr, flush=True)
-
-
-def _print(value: dict[str, Any]) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False), flush=True)

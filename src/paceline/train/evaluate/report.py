@@ -160,13 +160,24 @@ def _run_table(report: Report) -> str:
 
 
 def write_card(path: Path, report: Report) -> None:
-    """Replace what stands between the two marks of a Markdown file; ConfigError where they are missing."""
+    """Replace what stands between the two marks of a Markdown file. Raises as `read_card`."""
+    before, behind = read_card(path)
+    path.write_text(f"{before}{BEGIN}\n{markdown(report)}\n{END}{behind}", encoding="utf-8")
+
+
+def read_card(path: Path) -> tuple[str, str]:
+    """What stands before and behind the two marks of a Markdown file.
+
+    Raises: ConfigError where it cannot be read or lacks the marks.
+    """
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"card: {path} cannot be read ({error.strerror})", key="card") from None
+    except FileNotFoundError:
+        raise ConfigError(f"card: {path} does not exist; write its text first", key="card") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"card: {path} cannot be read ({error})", key="card") from None
     before, begin, rest = text.partition(BEGIN)
     _, end, behind = rest.partition(END)
     if not begin or not end:
         raise ConfigError(f"card: {path} lacks the lines {BEGIN} and {END}; put them in", key="card")
-    path.write_text(f"{before}{BEGIN}\n{markdown(report)}\n{END}{behind}", encoding="utf-8")
+    return before, behind
