@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import pytest
 from pydantic import Field
@@ -17,11 +18,16 @@ class Inner(Section):
     names: tuple[str, ...] = ()
 
 
+class Bounded(Section):
+    size: Annotated[int, Field(ge=300)]
+
+
 class Other(Section):
     columns: int = 2
 
 
 class Whole(Section):
+    folder: Annotated[str, Field(min_length=1)] | Bounded | None = None
     rate: float = 1.0
     batch_size: int
     inner: Inner = Inner()
@@ -96,3 +102,17 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_something_must_end_a_run():
     with pytest.raises(ValueError, match="set epochs, max_steps or seconds"):
         OptimSettings()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("{size: 3}", r"folder\.size: Input should be greater than or equal to 300"),
+        ("{siz: 3}", r"unknown key folder\.siz: did you mean size\?"),
+        ("3", r"folder: Input should be"),
+        ("''", r"folder: String should have at least 1 character"),
+    ],
+)
+def test_a_text_or_a_section_is_judged_as_what_it_is(tmp_path, value, message):
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, f"batch_size: 1\nfolder: {value}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -15,6 +15,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from paceline.errors import ConfigError
 
 SectionT = TypeVar("SectionT", bound="Section")
+
+
+_TEXT = "constrained-str"
+"""How pydantic calls the member `Text` of a union in the place of an error."""
+_OTHER_MEMBER = ("string_type", "model_type")
+"""Faults that a value has which is meant for the other member of a union of a text and a section."""
 
 
 class Section(BaseModel):
@@ -65,10 +71,13 @@ def load_yaml(path: str | Path, cls: type[SectionT]) -> SectionT:
 
 
 def _explained(error: ValidationError, path: str | Path, cls: type[BaseModel]) -> ConfigError:
-    # A misspelt key is also a missing one; the misspelling is what helps.
-    first = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
+    # A misspelt key is also a missing one; the misspelling is what helps. Of a key that may be a text or a
+    # section, what is wrong inside helps more than that it is not the other one.
+    first = min(
+        error.errors(), key=lambda entry: (entry["type"] != "extra_forbidden", entry["type"] in _OTHER_MEMBER)
+    )
     location = first["loc"]
-    key = ".".join(str(part) for part in location)
+    key = ".".join(_named(cls, location))
     if first["type"] == "extra_forbidden":
         known = _known_keys(cls, location[:-1])
         near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
@@ -76,6 +85,17 @@ def _explained(error: ValidationError, path: str | Path, cls: type[BaseModel]) -
         return ConfigError(f"{path}: unknown key {key}: {hint}", key=key)
     message = first["msg"].removeprefix("Value error, ")
     return ConfigError(f"{path}: {key}: {message}" if key else f"{path}: {message}", key=key or None)
+
+
+def _named(cls: type[BaseModel], location: Iterable[str | int]) -> Iterator[str]:
+    """The parts of `location` that stand in the file: not the tags of a union's members."""
+    sections: list[type[BaseModel]] = [cls]
+    for part in location:
+        found = [s.model_fields[part] for s in sections if isinstance(part, str) and part in s.model_fields]
+        tag = part == _TEXT or part in [section.__name__ for section in sections]
+        sections = [section for field in found for section in _sections(field.annotation)] or sections
+        if found or not tag:
+            yield str(part)
 
 
 def _known_keys(cls: type[BaseModel], location: Iterable[str | int]) -> list[str]:
