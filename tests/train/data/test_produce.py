@@ -150,6 +150,36 @@ def test_what_cannot_be_answered_is_told_and_the_rest_goes_on(tmp_path, config, 
     assert "long." in err and "is left out: the prompt has" in err
 
 
+def test_where_nothing_was_kept_only_what_is_there_is_named(tmp_path, config, capsys):
+    long = write_lines(tmp_path / "long.jsonl", [{"prompt": "x" * 300}])
+    command.run(config(prompts=str(long), thinking="off"))
+    assert "no answer was kept\n" in capsys.readouterr().err
+    command.run(config("short", filters={"min_tokens": 99}))
+    assert f"no answer was kept: {tmp_path / 'short' / 'dropped.jsonl'} has" in capsys.readouterr().err
+
+
+def test_a_run_that_writes_is_not_swept_away(tmp_path, config):
+    path = config()
+    command.run(path)
+    before = contents(tmp_path / "out")
+    with (
+        ShardWriter(tmp_path / "out", read_meta(tmp_path / "out")),
+        pytest.raises(ConfigError, match="another run is writing"),
+    ):
+        command.run(path, force=True)
+    assert contents(tmp_path / "out") == before
+
+
+def test_ctrl_c_says_how_to_go_on(config, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "produce", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        command.run(config())
+    assert "stopped: --resume goes on from there" in capsys.readouterr().err
+
+
 def test_a_plan_writes_nothing(tmp_path, config, capsys):
     held = write_lines(tmp_path / "held.jsonl", [{"prompt": "hi"}])
     assert command.run(config(held_out=str(held)), plan=True, as_json=True) == 0

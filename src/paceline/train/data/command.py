@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from pathlib import Path
@@ -20,7 +19,8 @@ from paceline.train.data.held_out import Selection, select, selected
 from paceline.train.data.produce import duration, produce, resolve_engine
 from paceline.train.data.prompts import PromptEncoder
 from paceline.train.data.rollout_answers import RolloutAnswers
-from paceline.train.data.shards import META_FILE, write_json
+from paceline.train.data.shards import META_FILE, lock, write_json
+from paceline.train.loop.plan import show
 from paceline.train.modules.load import load_train_target
 from paceline.train.settings.base import load_yaml
 from paceline.train.settings.data import DataSettings
@@ -58,14 +58,18 @@ def run(
     selection = select(settings)
     _say(_selection_line(selection))
     if plan:
-        _print({**plan_of(settings, selection, resolved, encoder)}, as_json)
+        show(plan_of(settings, selection, resolved, encoder), as_json)
         return 0
     if force:
         _clear(Path(settings.out))
-    summary = produce(settings, selection, resolved, _writer(settings, resolved), encoder, _say)
+    try:
+        summary = produce(settings, selection, resolved, _writer(settings, resolved), encoder, _say)
+    except KeyboardInterrupt:
+        _say("stopped: --resume goes on from there")
+        raise
     summary = {"prompts": dict(selection.counts), **summary}
     write_json(Path(settings.out) / SUMMARY_FILE, summary)
-    _print(summary, as_json)
+    show(summary, as_json)
     return 0
 
 
@@ -143,7 +147,9 @@ def _check_out(out: Path, resume: bool, force: bool) -> None:
 
 
 def _clear(out: Path) -> None:
-    """Remove what an earlier run has written, and nothing else."""
+    """Remove what an earlier run has written, and nothing else. Raises ConfigError while one still writes."""
+    if (out / META_FILE).exists():
+        lock(out / META_FILE).close()
     names = [META_FILE, DROPPED_FILE, SUMMARY_FILE]
     for path in [*out.glob("shard-*.jsonl*"), *(out / name for name in names)]:
         path.unlink(missing_ok=True)
@@ -164,22 +170,3 @@ def _selection_line(selection: Selection) -> str:
 
 def _say(line: str) -> None:
     print(f"paceline: {line}", file=sys.stderr, flush=True)
-
-
-def _print(result: dict[str, Any], as_json: bool) -> None:
-    """The result on stdout: one JSON line, or a line a figure."""
-    if as_json:
-        print(json.dumps(result, ensure_ascii=False), flush=True)
-        return
-    for name, value in _flat(result):
-        print(f"{name:<40} {value}", flush=True)
-
-
-def _flat(value: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    lines: list[tuple[str, Any]] = []
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            lines += _flat(inner, f"{prefix}{key}.")
-        else:
-            lines.append((prefix + key, inner))
-    return lines

@@ -16,7 +16,7 @@ from paceline.config.speculative import SpeculativeConfig
 from paceline.engine.resolve import resolve
 from paceline.engine.tokenizer import TOKENIZER_FILES
 from paceline.train.data.answers import Writer, jobs, params_of
-from paceline.train.data.filters import DropLog, reason_to_drop
+from paceline.train.data.filters import DROPPED_FILE, DropLog, reason_to_drop
 from paceline.train.data.held_out import selected
 from paceline.train.data.shards import Sample, ShardWriter, read_samples
 
@@ -177,7 +177,7 @@ def produce(
         finally:
             log.close()
         if writer.rows == 0:
-            say("no answer was kept: see dropped.jsonl for the reasons")
+            say("no answer was kept" + (f": {folder / DROPPED_FILE} has the reasons" if log.done else ""))
     this_run = {"answers": answers.finished, "tokens": answers.tokens, "seconds": round(answers.seconds, 3)}
     return {**summarise(folder, log), "failed": dict(failed), "this_run": this_run}
 

@@ -149,9 +149,11 @@ def _parse(line: str, where: str, key: str) -> Prompt:
         raise ConfigError(f"{where}: needs either `prompt` or `messages`", key=key)
     messages = row["messages"] if "messages" in row else [{"role": "user", "content": row["prompt"]}]
     try:
+        if not isinstance(row.get("prompt", ""), str):
+            raise ValueError("`prompt` must be a text")
         messages = _waiting([_message(message) for message in messages])
         tools = row.get("tools") or None
-        if tools is not None and not all(isinstance(tool, dict) for tool in tools):
+        if not (tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools))):
             raise ValueError("`tools` must be a list of objects")
     except (TypeError, KeyError, AttributeError):
         raise ConfigError(

@@ -125,7 +125,7 @@ class ShardWriter:
         self.folder, self.rows_per_shard = Path(folder), rows_per_shard
         self.folder.mkdir(parents=True, exist_ok=True)
         _settle_meta(self.folder, dict(meta))
-        self._lock = _lock(self.folder / META_FILE)
+        self._lock = lock(self.folder / META_FILE)
         self._file: IO[str] | None = None
         self.done: set[str] = set()
         self._counts = self._take_stock()
@@ -177,7 +177,7 @@ class ShardWriter:
     def _open(self) -> IO[str]:
         """The shard to append to: the last one if it has room, else a new one."""
         if self._lock.closed:
-            self._lock = _lock(self.folder / META_FILE)
+            self._lock = lock(self.folder / META_FILE)
         if not self._counts or self._counts[-1] >= self.rows_per_shard:
             self._counts.append(0)
         path = self._unfinished(len(self._counts) - 1)
@@ -223,8 +223,11 @@ def _settle_meta(folder: Path, meta: dict[str, Any]) -> None:
         )
 
 
-def _lock(path: Path) -> IO[bytes]:
-    """Hold a file against other writers until it is closed or the process ends, however that comes about."""
+def lock(path: Path) -> IO[bytes]:
+    """Hold a file against other writers until it is closed or the process ends, however that comes about.
+
+    Raises ConfigError while another holds it.
+    """
     file = path.open("rb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
