@@ -77,6 +77,16 @@ def test_the_first_block_of_a_content_stays() -> None:
     pool.check([[first, second], [first]])
 
 
+def test_sealing_twice_is_harmless_and_other_content_is_a_bug() -> None:
+    pool = BlockPool(3, 8)
+    (block,) = pool.allocate(1)
+    pool.seal(block, b"x")
+    pool.seal(block, b"x")
+    with pytest.raises(AssertionError, match="other content"):
+        pool.seal(block, b"y")
+    pool.check([[block]])
+
+
 def test_hashes_depend_on_the_whole_prefix() -> None:
     a, b = list(range(16)), [99, *range(1, 16)]
     assert len(chain_hashes([*a, 1], 8)) == 2
