@@ -125,8 +125,8 @@ def test_shift_enter_breaks_the_line_and_colours_can_be_put_away(page):
     assert page.run("document.querySelector('#input').value") == "the\ncat" and count(page, "article") == 0
     page.press("Enter")
     page.until(IDLE)
-    mark = f"getComputedStyle(document.querySelector('{LAST} .t.bonus')).textDecorationLine"
-    assert page.run(mark) == "underline"
+    mark = f"getComputedStyle(document.querySelector('{LAST} .t.bonus')).backgroundImage"
+    assert "gradient" in page.run(mark)
     page.click("#colours")
     assert page.run(mark) == "none"
 
