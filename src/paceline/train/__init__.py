@@ -1,2 +1,2 @@
-"""Training of the demo: target, multi-token head and DFlash drafter, in plain torch (see
-`paceline.train.demo`)."""
+"""Training: a target's own answers, drafters and multi-token heads for it, and small hybrids, in plain torch;
+each command of `paceline train` is a room of its own."""

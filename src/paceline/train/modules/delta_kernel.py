@@ -3,7 +3,7 @@
 Triton 3.4 to 3.7.0 miscompiles, on Hopper, a product whose left operand is the transpose of an earlier
 product's accumulator (fla-core issue 640); fla-core's `chunk_bwd_dqkwg` needs one and refuses to run. Here
 the transposed scores are a product of their own, so no accumulator is ever transposed. The oracle is autograd
-through `paceline.train.delta.chunk_gated_delta`.
+through `paceline.train.modules.delta.chunk_gated_delta`.
 """
 
 # Kernels are no Python functions: their arguments have Triton's types, not Python's.

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.models.spec import FULL_ATTENTION, TargetSpec
-from paceline.train.delta import recurrent_gated_delta
 from paceline.train.modules.attend_slots import attend_slots
 from paceline.train.modules.base import RolloutState, TrainTarget
 from paceline.train.modules.conv import causal_conv_silu
+from paceline.train.modules.delta import recurrent_gated_delta
 from paceline.train.modules.delta_fla import chunk_gated_delta
 from paceline.train.modules.layers import (
     MLP,
