@@ -7,8 +7,8 @@ Given nothing but the head of a user's turn, a chat model writes the turn that i
 and prose.
 Three parts, each with a budget of seconds: `prompts`; `brief`, answers under a system prompt that asks for
 brevity, of which those that end by themselves are kept; `own`, answers under the model's own template, cut
-where they are long (what a drafter for that very model learns from). OUT receives prompts.npz, brief.npz and
-own.npz: token ids end to end with offsets, which numpy reads.
+where they are long (what a drafter for that very model learns from). OUT receives prompts.jsonl, and brief.npz
+and own.npz: token ids end to end with offsets, which numpy reads.
 """
 
 from __future__ import annotations
@@ -121,10 +121,17 @@ def main(argv: list[str] | None = None) -> None:
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     p.add_argument("model", type=Path, help="folder of SmolLM2-135M-Instruct")
     p.add_argument("out", type=Path, help="folder that receives the parts")
-    p.add_argument("--seconds", type=float, nargs=3, default=(60.0, 120.0, 90.0), metavar="S")
+    p.add_argument(
+        "--seconds",
+        type=float,
+        nargs=3,
+        default=(60.0, 120.0, 90.0),
+        metavar=("PROMPTS", "BRIEF", "OWN"),
+        help="seconds for user turns, for brief answers, and for answers as it likes; 0 0: no answers",
+    )
     p.add_argument("--prompts", type=int, default=1_000_000, help="user turns begun at most")
-    p.add_argument("--slots", type=int, default=2048)
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--slots", type=int, default=2048, help="texts that are written at once")
+    p.add_argument("--seed", type=int, default=0, help="of all sampling")
     a = p.parse_args(argv)
     a.out.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
