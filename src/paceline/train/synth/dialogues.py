@@ -7,7 +7,7 @@ Given nothing but the head of a user's turn, a chat model writes the turn that i
 and prose.
 Three parts, each with a budget of seconds: `prompts`; `brief`, answers under a system prompt that asks for
 brevity, of which those that end by themselves are kept; `own`, answers under the model's own template, cut
-where they are long (what a drafter for that very model learns from). OUT receives prompts.jsonl, and brief.npz
+where they are long (what a drafter for that very model learns from). OUT receives prompts.jsonl, brief.npz
 and own.npz: token ids end to end with offsets, which numpy reads.
 """
 
