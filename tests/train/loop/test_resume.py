@@ -10,7 +10,9 @@ import sys
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
+from paceline.errors import CapacityError
 from paceline.train.loop import resume
 from paceline.train.loop.resume import checkpoint_steps, load_newest, replace_folder, save_checkpoint
 from paceline.train.loop.trainer import Trainer
@@ -117,6 +119,32 @@ def test_a_death_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatc
     save_checkpoint(tmp_path, 8, {"x": torch.arange(4)}, keep=2)
     assert load_newest(tmp_path)["x"].tolist() == [0, 1, 2, 3]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-4", "step-8"]
+
+
+def test_a_full_disk_is_told_in_our_words_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path / "checkpoints", 4, {"x": torch.arange(3)}, keep=2)
+    (tmp_path / "checkpoints" / ".step-3.unfinished").mkdir()
+
+    def fails(value, file):
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 6 vs 5")
+
+    monkeypatch.setattr(resume.torch, "save", fails)
+    with pytest.raises(CapacityError, match=r"step-8 cannot be written, perhaps the disk is full: make room"):
+        save_checkpoint(tmp_path / "checkpoints", 8, {}, keep=2)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-4"]
+    monkeypatch.undo()
+
+    class Full(TinyTask):
+        def export(self, folder):
+            raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    with pytest.raises(CapacityError, match=r"last cannot be written, perhaps the disk is full"):
+        Trainer(Full(), settings(), tmp_path / "run", "cpu").run()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "checkpoints",
+        "metrics.jsonl",
+        "run.json",
+    ]
 
 
 def test_only_the_newest_are_kept(tmp_path):

@@ -6,7 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
-from paceline.train.loop.resume import replace_folder, write_json
+from safetensors import SafetensorError
+
+from paceline.train.loop.resume import disk_full, replace_folder, write_json
 from paceline.train.loop.task import Task
 
 LAST, BEST, BEST_SCORE = "last", "best", "best.json"
@@ -24,7 +26,11 @@ class Outputs:
         work = self.out / f".{LAST}.unfinished"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        self.task.export(work)
+        try:
+            self.task.export(work)
+        except SafetensorError as error:
+            shutil.rmtree(work, ignore_errors=True)
+            raise disk_full(self.out / LAST, error) from error
         replace_folder(work, self.out / LAST)
         return self.out / LAST
 

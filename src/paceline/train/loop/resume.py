@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from paceline.errors import CapacityError
+
 STATE, SUMS = "state.pt", "state.json"
 _CHUNK = 1 << 24
 
@@ -25,13 +27,19 @@ def checkpoint_steps(folder: Path) -> list[int]:
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Write ``step-N`` (tensors on the CPU, numbers and text), then remove all but the newest `keep`.
 
-    A process that dies here leaves the checkpoints before it untouched.
+    A process that dies here leaves the checkpoints before it untouched. Raises CapacityError where the disk
+    takes no more.
     """
     place, work = folder / f"step-{step}", folder / f".step-{step}.unfinished"
-    shutil.rmtree(work, ignore_errors=True)
+    for left in folder.glob(".step-*"):  # by processes that died here
+        shutil.rmtree(left, ignore_errors=True)
     work.mkdir(parents=True)
     with (work / STATE).open("wb") as file:
-        torch.save({**state, "step": step}, file)
+        try:
+            torch.save({**state, "step": step}, file)
+        except RuntimeError as error:  # what torch makes of a write that fails
+            shutil.rmtree(work, ignore_errors=True)
+            raise disk_full(place, error) from error
         file.flush()
         os.fsync(file.fileno())
     sums = {"step": step, "bytes": (work / STATE).stat().st_size, "crc32": _crc32(work / STATE)}
@@ -41,6 +49,14 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
         if old != step:
             shutil.rmtree(folder / f"step-{old}")
     return place
+
+
+def disk_full(place: Path, error: Exception) -> CapacityError:
+    """What to say where a library tells of a failed write in its own words."""
+    first = (str(error).splitlines() or [""])[0]
+    return CapacityError(
+        f"{place} cannot be written, perhaps the disk is full: make room, then --resume ({first})"
+    )
 
 
 def load_newest(folder: Path) -> dict[str, Any] | None:
