@@ -55,7 +55,11 @@ def test_json_forms_are_accepted() -> None:
         ("stop", "", "at least 1 character"),
         ("stop", ["ok", ""], "at least 1 character"),
         ("stop_token_ids", [-1], "greater than or equal to 0"),
+        ("stop", "x" * 5000, "at most 4096 characters"),
+        ("stop", ["x"] * 300, "at most 256 items"),
         ("bad_words", [""], "at least 1 character"),
+        ("bad_words", ["x" * 300], "at most 256 characters"),
+        ("bad_words", ["x"] * 300, "at most 256 items"),
         ("allowed_token_ids", [], "at least 1 item"),
         ("logit_bias", {"3": 101}, "less than or equal to 100"),
         ("logit_bias", {"x": 1}, "integer"),
@@ -73,7 +77,7 @@ def test_bad_values_name_the_field_and_what_is_allowed(field: str, value: Any, s
         SamplingParams(**{field: value})
     assert caught.value.param == field
     assert field in str(caught.value) and says in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 250
 
 
 def test_unknown_fields_get_a_suggestion() -> None:

@@ -244,6 +244,9 @@ def test_bad_word_ids_take_the_form_after_a_space_too() -> None:
     assert bad_word_ids(["cat", " dog", "mouse"], encode) == ((1,), (2,), (3, 4), (5, 4), (6,))
     with pytest.raises(RequestError, match="has no tokens"):
         bad_word_ids([" "], lambda text: [])
+    with pytest.raises(RequestError, match="has 200 tokens; a word has at most 32") as caught:
+        bad_word_ids(["x" * 200], lambda text: [1] * len(text))
+    assert caught.value.param == "bad_words"
 
 
 def test_log_probabilities_are_of_the_raw_logits() -> None:

@@ -15,6 +15,8 @@ from pydantic_core import ErrorDetails
 
 from paceline.errors import ConfigError
 
+_MOST_SHOWN = 80
+
 
 class StrictModel(BaseModel):
     """A configuration model. Construction raises `ConfigError`, with one line that names the key."""
@@ -52,7 +54,13 @@ def _as_config_error(model: type[BaseModel], error: ValidationError) -> ConfigEr
         return ConfigError(f"{what} needs the key {key!r}: {_describe(model, key)}", key=key)
     if detail["type"] == "value_error":
         return ConfigError(_plain(detail["msg"]), key=key)
-    return ConfigError(f"{what}.{key} = {detail['input']!r}: {_wanted(detail)}", key=key)
+    return ConfigError(f"{what}.{key} = {_shown(detail['input'])}: {_wanted(detail)}", key=key)
+
+
+def _shown(value: Any) -> str:
+    """A value as Python writes it, shortened: a request may hold megabytes of it."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _describe(model: type[BaseModel], key: str | None) -> str:

@@ -23,6 +23,9 @@ MAX_CHOICES = 16_384  # vLLM's bound; all choices of a request are queued at onc
 MAX_FACTOR = 1e6
 """Temperature and repetition penalty at most (a penalty: 1 / this at least): float32 logits stay finite."""
 MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
+MAX_STOPS, MAX_STOP_CHARACTERS = 256, 4096
+MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS = 256, 256
+"""Bounds of lists that the engine goes through at every token, on behalf of all requests."""
 
 
 def _to_tuple(value: Any) -> Any:
@@ -48,7 +51,8 @@ def _integer_keys(value: Any) -> Any:
 
 
 _TokenId = Annotated[int, Field(ge=0)]
-_Text = Annotated[str, Field(min_length=1)]
+_Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+_BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]
 _Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS, allow_inf_nan=False)]
 
 
@@ -84,15 +88,17 @@ class SamplingParams(StrictModel):
         16, ge=1, description="Output tokens at most; null: as many as the context holds."
     )
     min_tokens: int = Field(0, ge=0, description="Output tokens before an EOS or stop may come.")
-    stop: Annotated[tuple[_Text, ...], BeforeValidator(_one_or_many)] = Field(
-        (), description="A string or a list of strings that end the text."
+    stop: Annotated[tuple[_Stop, ...], BeforeValidator(_one_or_many)] = Field(
+        (), max_length=MAX_STOPS, description="A string or a list of strings that end the text."
     )
     stop_token_ids: Annotated[tuple[_TokenId, ...], BeforeValidator(_to_tuple)] = Field(
         (), description="Token ids that end the sequence."
     )
     ignore_eos: bool = Field(False, description="Go on after an end-of-sequence token.")
-    bad_words: Annotated[tuple[_Text, ...], BeforeValidator(_to_tuple)] = Field(
-        (), description="Words whose token sequences may not be completed in the output."
+    bad_words: Annotated[tuple[_BadWord, ...], BeforeValidator(_to_tuple)] = Field(
+        (),
+        max_length=MAX_BAD_WORDS,
+        description="Words whose token sequences may not be completed in the output.",
     )
     allowed_token_ids: Annotated[tuple[_TokenId, ...] | None, BeforeValidator(_optional_tuple)] = Field(
         None, min_length=1, description="The only ids that may be generated."

@@ -28,6 +28,9 @@ NO_TOKEN = -2
 NO_WORD = -3
 """In a bad word's prefix: matches nothing; fills tables."""
 
+MAX_BAD_WORD_TOKENS = 32
+"""Tokens of a bad word at most: tables of all slots are as wide as the longest."""
+
 _MASS_ONE = float(2**48)
 _LOW_32 = 0xFFFFFFFF
 # On the CPU, top_p without top_k looks among this many candidates before it sorts the whole row.
@@ -169,13 +172,18 @@ def bad_word_ids(words: Iterable[str], encode: Callable[[str], Sequence[int]]) -
     """Token sequences of bad words: each as it stands at the start of a text and, where that makes other
     tokens of the same number, after a space (vLLM's rule). `encode` adds no special tokens.
 
-    Raises `RequestError` for a word without tokens.
+    Raises `RequestError` for a word without tokens, or with too many.
     """
     found: dict[tuple[int, ...], None] = {}
     for word in words:
         bare = tuple(encode(word.lstrip()))
         if not bare:
             raise RequestError(f"bad_words: {word!r} has no tokens", param="bad_words")
+        if len(bare) > MAX_BAD_WORD_TOKENS:
+            raise RequestError(
+                f"bad_words: {word!r} has {len(bare)} tokens; a word has at most {MAX_BAD_WORD_TOKENS}",
+                param="bad_words",
+            )
         found[bare] = None
         spaced = tuple(encode(" " + word.lstrip()))
         if len(spaced) == len(bare) and spaced[0] != bare[0]:
