@@ -277,3 +277,10 @@ class TestMtp:
         target = load_target(folder)
         with pytest.raises(PairingError):
             load_mtp(folder, target)
+
+
+@pytest.mark.parametrize("inner", ["best", "last"])
+def test_the_folder_of_a_run_leads_to_the_model_in_it(folder: Path, inner: str) -> None:
+    folder.rename(folder.parent / inner)
+    with pytest.raises(CheckpointError, match=f"is the folder of a training run, no model: name .*/{inner}$"):
+        read_target_spec(folder.parent)

@@ -78,6 +78,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "does not exist"
         raise CheckpointError(f"model folder {folder} {what}")
+    if not (folder / "config.json").exists():
+        for inner in (folder / "best", folder / "last"):  # of a training run
+            if (inner / "config.json").exists():
+                raise CheckpointError(f"{folder} is the folder of a training run, no model: name {inner}")
     return read_json(folder / "config.json")
 
 
