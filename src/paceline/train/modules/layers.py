@@ -3,6 +3,7 @@ activations' dtype at use; tensor names equal those of published checkpoints."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -26,10 +27,13 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        self.reading: Callable[[Tensor], Tensor] | None = None
+        """What products see of the weight, if not the weight itself; see `four_bits`."""
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype), bias)
+        weight = self.weight if self.reading is None else self.reading(self.weight)
+        return F.linear(x, weight.to(x.dtype), bias)
 
 
 class RMSNorm(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -158,6 +158,9 @@ class TargetSettings(Section):
     head_rows: PositiveInt = 8192
     """Tokens whose logits exist at once; memory goes with it times the vocabulary."""
     distill: Distillation | None = None
+    four_bits: Literal["regular", "xs"] | None = None
+    """Train under the rounding of this recipe of `paceline quantize`; best for a last stage, from
+    `init_from`, at a lower learning rate."""
     optim: OptimSettings
 
     @model_validator(mode="after")

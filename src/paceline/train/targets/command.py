@@ -23,6 +23,7 @@ from paceline.train.loop.distributed import Place
 from paceline.train.loop.plan import Frozen, Work, layer_activations, make_plan, show, show_plan
 from paceline.train.loop.step import count_parameters
 from paceline.train.loop.trainer import Outcome, train
+from paceline.train.modules.four_bits import read_in_four_bits
 from paceline.train.modules.hybrid import Hybrid
 from paceline.train.modules.initial import init_weights
 from paceline.train.modules.load import load_train_target
@@ -148,6 +149,8 @@ def _task(settings: TargetSettings, ready: Prepared, place: Place) -> TargetTask
         loaded = load_train_target(resolve_model(settings.init_from), "cpu", compute).requires_grad_(True)
         assert isinstance(loaded, Hybrid)
         model = loaded
+    if settings.four_bits is not None:
+        read_in_four_bits(model, settings.four_bits)
     teacher = None
     if settings.distill is not None:
         teacher = load_train_target(resolve_model(settings.distill.teacher), place.device, compute)
@@ -165,6 +168,7 @@ def _task(settings: TargetSettings, ready: Prepared, place: Place) -> TargetTask
         held_out_rows=settings.held_out.rows,
         teacher=teacher,
         distill=settings.distill,
+        four_bits=settings.four_bits,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from paceline.train.data.batches import PADDING_DOCUMENT
 from paceline.train.modules.base import TrainTarget
+from paceline.train.modules.four_bits import Recipe, read_in_four_bits
 from paceline.train.modules.hybrid import Hybrid
 from paceline.train.modules.load import load_train_target
 from paceline.train.settings.target import Distillation
@@ -36,15 +37,17 @@ class TargetTask:
         held_out_rows: int = 32,
         teacher: TrainTarget | None = None,
         distill: Distillation | None = None,
+        four_bits: Recipe | None = None,
     ) -> None:
-        """model: its weights are trained, its `compute` is used. held_out: by kind."""
+        """model: its weights are trained, its `compute` is used. held_out: by kind. four_bits: how what is
+        exported will be quantised, and so how it is judged."""
         assert (teacher is None) == (distill is None)
         self.model = model.to(device)
         self.module: nn.Module = self.model
         self.steps_per_epoch = len(rows)
         self._rows, self._held_out, self._held_out_rows = rows, held_out, held_out_rows
         self._head_rows, self._device, self._export = head_rows, device, export
-        self._teacher = teacher
+        self._teacher, self._four_bits = teacher, four_bits
         self._share = 0.0 if distill is None else distill.weight
         self._chunk: Chunk = head_sums
 
@@ -81,6 +84,8 @@ class TargetTask:
     def evaluate(self, folder: Path) -> dict[str, float]:
         """Loss in nat a token and perplexity of the exported weights on what is held out, by kind."""
         model = load_train_target(folder, self._device, self.model.compute)
+        if self._four_bits is not None:
+            read_in_four_bits(model, self._four_bits)
         found: dict[str, float] = {}
         for kind, rows in self._held_out.items():
             found[f"loss/{kind}"] = held_out_loss(model, rows, self._held_out_rows, self._head_rows)
