@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from paceline.engine.grammar import NEEDS_XGRAMMAR, Structure
 from paceline.serve.errors import ApiError
 from paceline.serve.protocol import NamedTool
+from paceline.serve.schema_bounds import bounded
 
 if TYPE_CHECKING:
     from paceline.config.sampling import SamplingParams
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 TAG_MODEL = "qwen_3_coder"
 """xgrammar's name of the tool call form that the parsers read."""
-MOST_BYTES, MOST_LEVELS = 64 * 1024, 64
-"""Bounds of a schema: a grammar is compiled between two steps of everybody's, in time that grows with the
-third power of its depth."""
 CLASHING = ("ignore_eos", "min_tokens", "allowed_token_ids", "bad_words")
 """Sampling fields that could leave a form without any id that may come next."""
 
@@ -54,26 +51,7 @@ def _response_format(body: ChatRequest) -> tuple[Any, str, str] | None:
     if not isinstance(schema, dict):
         param = "response_format.json_schema.schema"
         raise ApiError(f"{param} must be a JSON schema", param=param)
-    return "json_schema", _bounded(schema, "response_format.json_schema"), "response_format.json_schema"
-
-
-def _bounded(schema: Any, param: str) -> str:
-    """A schema as JSON. Raises `ApiError` for one that is too large or too deep."""
-    text = json.dumps(schema)
-    levels, inside = 0, [schema]
-    while inside and levels <= MOST_LEVELS:
-        levels += 1
-        inside = [
-            child
-            for value in inside
-            for child in (value.values() if isinstance(value, dict) else value)
-            if isinstance(child, dict | list)
-        ]
-    if len(text) > MOST_BYTES or levels > MOST_LEVELS:
-        raise ApiError(
-            f"{param}: a schema may have {MOST_BYTES} bytes and {MOST_LEVELS} levels at most", param=param
-        )
-    return text
+    return "json_schema", bounded(schema, "response_format.json_schema"), "response_format.json_schema"
 
 
 def _forced(body: ChatRequest) -> bool:
@@ -86,7 +64,7 @@ def _tool_choice(body: ChatRequest, readers: Readers) -> tuple[Any, str, str] | 
     if not body.tools:
         raise ApiError("tool_choice needs tools", param="tool_choice")
     readers.check_parser()
-    _bounded(body.tools, "tools")
+    bounded(body.tools, "tools")
     choice = body.tool_choice
     if isinstance(choice, NamedTool):
         names = [tool["function"]["name"] for tool in body.tools]
@@ -105,7 +83,7 @@ def _strict_tools(body: ChatRequest, readers: Readers) -> tuple[Any, str, str] |
     if not any(_is_strict(tool) for tool in body.tools):
         return None
     readers.check_parser()
-    _bounded(body.tools, "tools")
+    bounded(body.tools, "tools")
     return "structural_tag", "", "tools"
 
 
