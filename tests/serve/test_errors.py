@@ -61,6 +61,29 @@ BAD_CHATS = {
     "tools without a parser": (
         {"messages": USER, "tools": [{"type": "function", "function": {"name": "f"}}]}, "tool_choice"
     ),
+    "a tool choice of another kind": (
+        {"messages": USER, "tool_choice": {"type": "custom", "function": {"name": "f"}}}, "tool_choice.type"
+    ),
+    "a tool's name with markup": (
+        {"messages": USER, "tools": [{"type": "function", "function": {"name": "a>b"}}]},
+        "tools[0].function.name",
+    ),
+    "two tools of one name": (
+        {"messages": USER, "tools": [{"type": "function", "function": {"name": "f"}}] * 2},
+        "tools[1].function.name",
+    ),
+    "a call in the old form": (
+        {"messages": [*USER, {"role": "assistant", "function_call": {"name": "f"}}]},
+        "messages[1].function_call",
+    ),
+    "a variable that is no variable": (
+        {"messages": USER, "chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"
+    ),
+    "a pattern that takes minutes": (
+        {"messages": USER, "response_format": {"type": "json_schema", "json_schema": {
+            "schema": {"type": "string", "pattern": "((a{1,100}){1,100}){1,100}b"}}}},
+        "response_format.json_schema",
+    ),
     "unknown effort": ({"messages": USER, "reasoning_effort": "huge"}, "reasoning_effort"),
 }  # fmt: skip
 
@@ -86,6 +109,9 @@ def test_a_bad_chat_names_its_field(server, case):
         ({"prompt": "hi", "suffix": "x"}, "suffix"),
         ({"prompt": "hi", "logprobs": 99}, "logprobs"),
         ({"prompt": "hi", "seed": 2**70}, "seed"),
+        ({"prompt": {"text": "hi"}}, "prompt"),
+        ({"prompt": "hi", "response_format": {"type": "json_object"}}, "response_format"),
+        ({"prompt": "hi", "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ],
 )
 def test_a_bad_completion_names_its_field(server, body, param):
@@ -119,7 +145,8 @@ def test_unknown_models_paths_and_methods(server):
     error = server.error(COMPLETIONS, {"model": "gpt", "prompt": "hi"}, status=404)
     assert (error["param"], error["code"]) == ("model", "model_not_found")
     assert server.http.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
-    assert server.http.get(COMPLETIONS).status_code == 405
+    method = server.http.get(COMPLETIONS)
+    assert (method.status_code, method.headers["allow"]) == (405, "POST")
 
 
 def test_fields_without_effect_are_answered_and_named(server):
@@ -135,6 +162,18 @@ def test_fields_without_effect_are_answered_and_named(server):
     with server.http.stream("POST", COMPLETIONS, json={**body, "stream": True}) as stream:
         assert "store" in stream.headers["x-paceline-ignored"]
         stream.read()
+
+
+def test_fields_of_messages_and_of_tokenize_are_named_too(server):
+    part = [{"type": "text", "text": "hi"}]
+    messages = [{"role": "user", "content": part, "mood": "good", "audio": None, "annotations": []}]
+    answered = server.post(CHAT, {"messages": messages, "max_tokens": 1})
+    assert answered.status_code == 200 and answered.headers["x-paceline-ignored"] == "messages[].mood"
+    for path, body in (("/tokenize", {"prompt": "hi"}), ("/detokenize", {"tokens": [5]})):
+        assert "x-paceline-ignored" not in server.post(path, body).headers
+        assert server.post(path, {**body, "odd": 1}).headers["x-paceline-ignored"] == "odd"
+    error = server.error("/tokenize", {"messages": USER, "chat_template": "{{ x }}"})
+    assert error["param"] == "chat_template"
 
 
 def test_the_official_client_raises_its_own_errors(server):

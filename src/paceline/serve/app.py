@@ -22,6 +22,7 @@ from paceline.serve.fields import HEADER, header_value, ignored_fields, param_of
 from paceline.serve.guards import OPEN_PATHS, KeyGuard, SizeGuard
 from paceline.serve.page import Page
 from paceline.serve.protocol import (
+    Body,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -70,7 +71,7 @@ class Backend:
         """
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
-    def ignored(self, body: Generate) -> dict[str, str]:
+    def ignored(self, body: Body) -> dict[str, str]:
         """The header that names a request's fields without effect; each is logged once."""
         names = ignored_fields(body)
         if not names:
@@ -139,15 +140,17 @@ def _add_probes(app: FastAPI, backend: Backend) -> None:
 
 def _add_tokens(app: FastAPI, backend: Backend) -> None:
     @app.post("/tokenize")
-    async def to_tokens(body: TokenizePrompt | TokenizeChat) -> dict[str, Any]:
+    async def to_tokens(body: TokenizePrompt | TokenizeChat, response: Response) -> dict[str, Any]:
         service = backend.ready()
         service.check_model(body.model)
+        response.headers.update(backend.ignored(body))
         return await backend.in_turn(lambda: tokenize(service, body))
 
     @app.post("/detokenize")
-    async def to_text(body: DetokenizeRequest) -> dict[str, str]:
+    async def to_text(body: DetokenizeRequest, response: Response) -> dict[str, str]:
         service = backend.ready()
         service.check_model(body.model)
+        response.headers.update(backend.ignored(body))
         return await backend.in_turn(lambda: detokenize(service, body))
 
 
@@ -210,7 +213,8 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        return await known(request, ApiError(str(error.detail), error.status_code))
+        headers = dict(error.headers or {})  # such as Allow
+        return await known(request, ApiError(str(error.detail), error.status_code, headers=headers))
 
     @app.exception_handler(ClientGoneError)
     async def gone(request: Request, error: ClientGoneError) -> Response:
@@ -229,7 +233,11 @@ def _invalid(error: RequestValidationError) -> ApiError:
         return ApiError(f"the body is not readable JSON: {detail.get('ctx', {}).get('error', '')}")
     # Every branch of a union complains; the one that got furthest into the body is the one that was meant.
     same = [d for d in details if d["loc"][:2] == detail["loc"][:2]]
-    detail = max(same, key=lambda d: len(param_of(d["loc"][1:], error.body) or ""))
-    param = param_of(detail["loc"][1:], error.body)
+    param = max((_param(d, error.body) for d in same), key=lambda path: len(path or ""))
+    detail = next(d for d in same if _param(d, error.body) == param)
     what = f"{param}: " if param else "the body must be a JSON object: "
     return ApiError(f"{what}{detail['msg']}", param=param)
+
+
+def _param(detail: dict[str, Any], body: Any) -> str | None:
+    return param_of(detail["loc"][1:], body, missing=detail["type"] == "missing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import RequestError
@@ -17,6 +18,8 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 """Roles of a request, and what templates call them."""
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
+_TOOL_NAME = re.compile(r"[\w.:/-]{1,128}")
+"""Models write a name between marks of their own, such as `<function=NAME>`, and it must come back whole."""
 
 
 class ChatFormat:
@@ -26,7 +29,7 @@ class ChatFormat:
         """`template` is Jinja source that replaces the model's own."""
         self._tokenizer, self._template = tokenizer, template
         signature = inspect.signature(tokenizer.render_chat)
-        self._reserved = {*signature.parameters, "conversation", "chat_template", "tokenize"}
+        self._reserved = {*signature.parameters, "self", "conversation", "chat_template", "tokenize"}
 
     @property
     def available(self) -> bool:
@@ -38,7 +41,7 @@ class ChatFormat:
         messages = [_message(i, message) for i, message in enumerate(body.messages)]
         if not messages:
             raise ApiError("messages is empty: give at least one", param="messages")
-        tools = [_tool(i, tool) for i, tool in enumerate(body.tools or [])]
+        tools = _tools(body.tools or [])
         extend = bool(body.continue_final_message)
         if extend and body.add_generation_prompt:
             raise ApiError(
@@ -150,6 +153,19 @@ def _arguments(value: Any) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {"arguments": value}
 
 
+def _tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    known: dict[str, dict[str, Any]] = {}
+    for index, tool in enumerate(tools):
+        checked = _tool(index, tool)
+        name = checked["function"]["name"]
+        if name in known:
+            raise ApiError(
+                f"tools[{index}].function.name: {name!r} stands twice", param=f"tools[{index}].function.name"
+            )
+        known[name] = checked
+    return list(known.values())
+
+
 def _tool(index: int, tool: dict[str, Any]) -> dict[str, Any]:
     where = f"tools[{index}]"
     if tool.get("type") != "function":
@@ -157,8 +173,11 @@ def _tool(index: int, tool: dict[str, Any]) -> dict[str, Any]:
     function = tool.get("function")
     if not isinstance(function, dict):
         raise ApiError(f"{where}.function is missing", param=f"{where}.function")
-    if not _text(function.get("name"), f"{where}.function.name"):
-        raise ApiError(f"{where}.function.name is empty", param=f"{where}.function.name")
+    if not _TOOL_NAME.fullmatch(_text(function.get("name"), f"{where}.function.name")):
+        raise ApiError(
+            f"{where}.function.name must be 1 to 128 letters, digits and any of _ . : / -",
+            param=f"{where}.function.name",
+        )
     if not isinstance(function.get("parameters"), dict | None):
         raise ApiError(
             f"{where}.function.parameters must be a JSON schema", param=f"{where}.function.parameters"
