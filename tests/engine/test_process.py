@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from paceline.config import CacheConfig, EngineConfig, ModelConfig, SamplingParams, SpeculativeConfig
+from paceline.engine import client
 from paceline.engine.client import EngineProcess
 from paceline.engine.messages import Abort, Accepted, Add, Ended, News, Ping, Ready, Refused
 from paceline.engine.request import Request
@@ -111,6 +114,43 @@ def test_a_killed_engine_is_told(tmp_path):
     ended = talk.hear()
     assert isinstance(ended, Ended) and "-9" in str(ended.error)
     talk.engine.close()
+
+
+def test_a_signal_to_the_whole_group_leaves_the_end_to_the_server(talk):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(talk.engine.pid, number)
+    answer, events = talk.ask(request())
+    assert isinstance(answer, Accepted) and events[-1].finish_reason == "length"
+
+
+def test_an_engine_that_hears_nothing_is_ended_with_force(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "GRACE_S", 0.2)
+    talk = Conversation(make_target(tmp_path / "t"))
+    assert isinstance(talk.hear(), Ready)
+    os.kill(talk.engine.pid, signal.SIGSTOP)
+    talk.engine.close()
+    assert isinstance(talk.hear(), Ended)
+
+
+def test_a_program_that_forgets_its_engine_ends_nevertheless(tmp_path):
+    """The engine ignores SIGTERM, which is all that multiprocessing sends to its children at the end."""
+    folder = make_target(tmp_path / "t")
+    script = tmp_path / "forgets.py"
+    script.write_text(FORGETS.format(folder=str(folder)))
+    subprocess.run([sys.executable, script], timeout=60, check=True)
+
+
+FORGETS = """
+import queue
+from paceline.config import EngineConfig, ModelConfig
+from paceline.engine.client import EngineProcess
+
+if __name__ == "__main__":
+    heard = queue.SimpleQueue()
+    engine = EngineProcess(EngineConfig(model=ModelConfig(model={folder!r}, device="cpu")), heard.put)
+    engine.start()
+    heard.get(timeout=50)
+"""
 
 
 def test_a_start_that_fails_says_why(tmp_path):

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING
 
 from paceline.engine import process
@@ -34,6 +35,8 @@ class EngineProcess:
             target=process.main, args=(self._far_end, config), name="paceline-engine", daemon=True
         )
 
+        self._at_exit: Finalize | None = None
+
     @property
     def pid(self) -> int | None:
         """The operating system's number of the process."""
@@ -42,6 +45,8 @@ class EngineProcess:
     def start(self) -> None:
         """Start the process; `Ready` or `Ended` follows."""
         self._process.start()
+        # A program that ends without `close` would wait for a process that waits for it.
+        self._at_exit = Finalize(None, self._process.kill, exitpriority=0)
         self._far_end.close()  # so that the end of the process is the end of the pipe
         for target in (self._listen, self._speak):
             thread = threading.Thread(target=target, name=f"engine{target.__name__}", daemon=True)
@@ -57,8 +62,10 @@ class EngineProcess:
         self._commands.put(Stop())
         self._process.join(GRACE_S)
         if self._process.is_alive():
-            self._process.terminate()
+            self._process.kill()  # an engine that is stuck, or stopped, hears nothing else
             self._process.join()
+        if self._at_exit is not None:
+            self._at_exit.cancel()
         for thread in self._threads:
             thread.join()
 

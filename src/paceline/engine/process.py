@@ -42,7 +42,8 @@ PROOF_TOKENS = 2
 
 def main(connection: Connection, config: EngineConfig) -> None:
     """Load the engine, prove that it writes, and serve until the other end closes the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they reach the whole group; the server decides, and drains
     warnings.formatwarning = lambda message, *_, **__: f"paceline: {' '.join(str(message).split())}\n"
     loop = None
     try:
