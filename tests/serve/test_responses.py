@@ -101,6 +101,19 @@ def test_a_conversation_of_items_is_rendered(scripted):
     ("body", "param"),
     [
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
+        (
+            {
+                "instructions": "Be brief.",
+                "input": [
+                    {"role": "user", "content": "hi"},
+                    {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+                    {"type": "function_call", "call_id": "2", "name": "f", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "1", "output": "3"},
+                    {"role": "user", "content": [{"type": "input_image"}]},
+                ],
+            },
+            "input[4].content[0]",
+        ),
         ({"input": [{"type": "web_search_call"}]}, "input[0].type"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tool_choice": "maybe"}, "tool_choice"),
@@ -115,6 +128,18 @@ def test_what_cannot_be_answered_names_its_field(scripted, body, param):
     with pytest.raises(openai.BadRequestError) as bad:
         ask(scripted, extra_body=body)
     assert bad.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"tools": [{**TOOL, "parameters": {"default": float("nan")}}]}, "tools[0]"),
+        ({"tool_choice": {"type": "function", "name": "f", "odd": float("inf")}}, "tool_choice"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
+    ],
+)
+def test_what_an_answer_could_not_repeat_is_refused(server, body, param):
+    assert server.error("/v1/responses", {"input": "hi", **body})["param"] == param
 
 
 def test_a_call_is_told_while_it_is_written(scripted):

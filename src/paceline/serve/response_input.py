@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 from paceline.serve.errors import ApiError
@@ -17,7 +19,7 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
         raise ApiError("a response has one choice: leave n out", param="n")
     values: dict[str, Any] = {name: getattr(body, name) for name in SHARED}
     values |= {
-        "messages": _messages(body),
+        "messages": [message for _, message in _messages(body)],
         "tools": None if body.tools is None else [_tool(i, tool) for i, tool in enumerate(body.tools)],
         "tool_choice": _tool_choice(body.tool_choice),
         "max_completion_tokens": body.max_tokens
@@ -31,8 +33,15 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
     return ChatRequest.model_validate(values)
 
 
-def rename(error: ApiError) -> ApiError:
+def rename(error: ApiError, body: ResponsesRequest) -> ApiError:
     """An error of the chat request, with the field's name in this API."""
+    message = _MESSAGE.match(error.param or "")
+    if message is not None:
+        origin = origins(body)[int(message[1])]
+        text = str(error).replace(message[0], origin)
+        return ApiError(
+            text, error.status, param=origin + (error.param or "")[message.end() :], code=error.code
+        )
     if error.param:
         for theirs, ours in _RENAMED:
             if error.param.startswith(theirs):
@@ -41,6 +50,7 @@ def rename(error: ApiError) -> ApiError:
     return error
 
 
+_MESSAGE = re.compile(r"messages\[(\d+)\]")
 _RENAMED = (
     ("messages", "input"),
     ("max_completion_tokens", "max_output_tokens"),
@@ -50,15 +60,24 @@ _RENAMED = (
 )
 
 
-def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
+def origins(body: ResponsesRequest) -> list[str]:
+    """Of each message of `as_chat`, the field that it begins with: `instructions`, `input` or `input[i]`."""
+    return [origin for origin, _ in _messages(body)]
+
+
+def _messages(body: ResponsesRequest) -> list[tuple[str, dict[str, Any]]]:
+    """Messages, each with where it begins in the request."""
     messages: list[dict[str, Any]] = []
+    names: list[str] = []
     if body.instructions is not None:
         messages.append({"role": "system", "content": body.instructions})
+        names.append("instructions")
     if isinstance(body.input, str):
-        return [*messages, {"role": "user", "content": body.input}]
+        return [*zip(names, messages, strict=True), ("input", {"role": "user", "content": body.input})]
     for index, item in enumerate(body.input):
         _add(messages, f"input[{index}]", item)
-    return messages
+        names += [f"input[{index}]"] * (len(messages) - len(names))
+    return list(zip(names, messages, strict=True))
 
 
 def _add(messages: list[dict[str, Any]], where: str, item: dict[str, Any]) -> None:
@@ -102,7 +121,16 @@ def _text(content: Any, where: str) -> str:
     return "".join(text for text in texts if text)
 
 
+def _check_json(value: Any, param: str) -> None:
+    """Refuse what the answer, which repeats it, could not hold: NaN, halves of characters, endless depth."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise ApiError(f"{param} is no JSON", param=param) from None
+
+
 def _tool(index: int, tool: dict[str, Any]) -> dict[str, Any]:
+    _check_json(tool, f"tools[{index}]")
     if tool.get("type") != "function":
         param = f"tools[{index}].type"
         raise ApiError(f"{param} must be 'function': this server runs no tools itself", param=param)
@@ -110,6 +138,7 @@ def _tool(index: int, tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool_choice(choice: Any) -> Any:
+    _check_json(choice, "tool_choice")
     if choice is None or choice in ("auto", "none", "required"):
         return choice
     if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str):

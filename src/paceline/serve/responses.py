@@ -26,7 +26,7 @@ class ResponsesAnswer:
         try:
             self._chat = ChatAnswer(service, as_chat(body), model)
         except ApiError as error:
-            raise rename(error) from None
+            raise rename(error, body) from None
         self._body, self._model = body, model
         self._id, self._created = f"resp_{secrets.token_hex(16)}", int(time.time())
         self._items = Items()
@@ -36,7 +36,7 @@ class ResponsesAnswer:
         try:
             return self._chat.requests()
         except ApiError as error:
-            raise rename(error) from None
+            raise rename(error, self._body) from None
 
     async def whole(self, answer: Answer) -> dict[str, Any]:
         """The response in one piece."""
