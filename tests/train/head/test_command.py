@@ -15,7 +15,7 @@ from paceline.models.checkpoint import Checkpoint
 from paceline.quantize.graft import graft_mtp
 from paceline.train.draft.stage import TargetFolder
 from paceline.train.head import command
-from tests import tiny
+from tests import tiny, tiny_quantized
 from tests.train.draft.test_command import losses, write_settings
 
 OPTIM = {"max_steps": 3, "log_every": 1, "learning_rate": 0.001}
@@ -34,12 +34,14 @@ def run(file: Path, **options: Any) -> int:
     return command.run(file, **flags)
 
 
-@pytest.mark.parametrize("form", ["head", "model"])
-def test_a_run_ends_with_a_served_head(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("form", ["head", "model", None])
+def test_a_run_ends_with_a_served_head(tmp_path: Path, form: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate = {"prompts": str(tmp_path / "held_out.jsonl"), "limit": 2, "max_tokens": 8}
     export = {"form": form, "dtype": "float32"}
     assert run(settings(tmp_path, evaluate=evaluate, export=export, steps=2)) == 0
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    said = capsys.readouterr()
+    result = json.loads(said.out.splitlines()[-1])
+    assert ("paceline graft-mtp" in said.err) == (form == "head")
     assert result["score"] >= 1 and "accepted_at/2" in result and "accepted_at/3" not in result
     best = tmp_path / "out" / "best"
     if form == "head":  # it goes into the target as any head does
@@ -51,6 +53,24 @@ def test_a_run_ends_with_a_served_head(tmp_path: Path, form: str, capsys: pytest
     plain = LLM(str(tmp_path / "target"), max_model_len=64)
     prompt = [5, 6, 7]
     assert llm.generate([prompt], params)[0].token_ids == plain.generate([prompt], params)[0].token_ids
+
+
+def test_a_quantised_target_gets_a_head_that_is_grafted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = tiny.make_target(tmp_path / "bare", "tied", mtp=False)
+    packed = tiny_quantized.quantize(plain, tmp_path / "packed", tiny_quantized.everything())
+    file = settings(tmp_path, target=str(packed))
+    assert run(file, plan=True) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["export"]["form"] == "head"
+    assert run(file) == 0
+    last = tmp_path / "out" / "last"
+    assert f"paceline graft-mtp {last} {packed} --out DIR" in capsys.readouterr().err
+    graft_mtp(last, packed, tmp_path / "grafted")
+    LLM(str(tmp_path / "grafted"), speculative_config={"method": "mtp"}, max_model_len=64).close()
+    for plan in (True, False):
+        with pytest.raises(ConfigError, match="is quantised: set export.form: head"):
+            run(settings(tmp_path, target=str(packed), export={"form": "model"}), plan=plan)
 
 
 def test_it_continues_a_head(tmp_path: Path) -> None:

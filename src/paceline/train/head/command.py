@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,30 @@ def check_kind(target: TargetFolder) -> None:
         )
 
 
+def resolved(settings: HeadSettings, target: TargetFolder) -> HeadSettings:
+    """The settings with the form that is written, which follows the target where none is given.
+
+    Raises: ConfigError for a copy of a quantised target, whose files the head's tensors do not suit.
+    """
+    quantised, form = target.spec.quantization is not None, settings.export.form
+    if form == "model" and quantised:
+        raise ConfigError(
+            f"{target.path} is quantised: set export.form: head, and graft it with `paceline graft-mtp`",
+            key="export.form",
+        )
+    export = settings.export.model_copy(update={"form": form or ("head" if quantised else "model")})
+    return settings.model_copy(update={"export": export})
+
+
+def next_command(settings: HeadSettings, target: TargetFolder) -> str:
+    """What makes a served model of a head that was written alone."""
+    last = Path(settings.out) / "last"
+    return (
+        f"{last} holds the head alone: `paceline graft-mtp {last} {target.path} --out DIR` puts it into the "
+        f"target, `paceline quantize MODEL --mtp {last}` into one that is quantised anew"
+    )
+
+
 def build_head(settings: HeadSettings, target: TargetFolder) -> MTPHead:
     """The head to be trained, on the CPU: another model's, or a new one with random weights.
 
@@ -74,17 +100,16 @@ def run_head(
 ) -> Outcome:
     """Train by `settings`. Raises: ConfigError and the engine's own errors before anything is trained."""
     target = open_target(settings.target)
-    if settings.export.form == "model" and target.spec.quantization is not None:
-        raise ConfigError(
-            f"{target.path} is quantised: set export.form: head, and graft it with `paceline graft-mtp`",
-            key="export.form",
-        )
+    settings = resolved(settings, target)
     head = build_head(settings, target)
     config = settings.model_dump(mode="json")
-    return train(
+    outcome = train(
         lambda place: _task(settings, target, head, place), settings.optim, Path(settings.out),
         device=device, config=config, resume=resume, force=force,
     )  # fmt: skip
+    if settings.export.form == "head" and os.environ.get("RANK", "0") == "0":
+        print(f"paceline: {next_command(settings, target)}", file=sys.stderr, flush=True)
+    return outcome
 
 
 def _task(settings: HeadSettings, target: TargetFolder, head: MTPHead, place: Place) -> HeadTask:
@@ -135,6 +160,7 @@ def plan_head(settings: HeadSettings, device: torch.device) -> dict[str, Any]:
     """What `run_head` will take; loads no weight of the target."""
     target, optim = open_target(settings.target), settings.optim
     check_kind(target)
+    settings = resolved(settings, target)
     make_judge(settings.evaluate, target.path, device, "mtp")  # its prompts can be read
     if settings.init_from is not None:
         read_mtp_spec(resolve_model(settings.init_from), target.spec)

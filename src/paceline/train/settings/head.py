@@ -14,9 +14,10 @@ from paceline.train.settings.optim import OptimSettings, PositiveInt
 class HeadExportSettings(Section):
     """How a head is written."""
 
-    form: Literal["head", "model"] = "head"
-    """head: a folder with the head's tensors alone, which `paceline graft-mtp` takes as BASE; model: a copy
-    of the target with the head in it."""
+    form: Literal["head", "model"] | None = None
+    """model: a copy of the target with the head in it, which `--speculative-config` takes at once; head: a
+    folder with the head's tensors alone, which `paceline graft-mtp` takes as BASE. Absent: model, and head
+    where the target is quantised."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Of the head's stored weights."""
 
@@ -27,7 +28,7 @@ class HeadSettings(Section):
     target: Text
     """The model that gets the head: a local folder, a hub id, or `demo`."""
     out: Text
-    """The folder of the run: last/ and best/ are published heads."""
+    """The folder of the run: last/ and best/ are published heads, or models with them."""
     data: SampleSettings
     """What is learnt from."""
     steps: Annotated[int, Field(ge=1, le=3)] = 3
