@@ -35,7 +35,9 @@ def run(file: Path, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("form", ["head", "model", None])
-def test_a_run_ends_with_a_served_head(tmp_path: Path, form: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_ends_with_a_served_head(
+    tmp_path: Path, form: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     evaluate = {"prompts": str(tmp_path / "held_out.jsonl"), "limit": 2, "max_tokens": 8}
     export = {"form": form, "dtype": "float32"}
     assert run(settings(tmp_path, evaluate=evaluate, export=export, steps=2)) == 0
@@ -69,7 +71,7 @@ def test_a_quantised_target_gets_a_head_that_is_grafted(
     graft_mtp(last, packed, tmp_path / "grafted")
     LLM(str(tmp_path / "grafted"), speculative_config={"method": "mtp"}, max_model_len=64).close()
     for plan in (True, False):
-        with pytest.raises(ConfigError, match="is quantised: set export.form: head"):
+        with pytest.raises(ConfigError, match=r"is quantised: set export\.form: head"):
             run(settings(tmp_path, target=str(packed), export={"form": "model"}), plan=plan)
 
 
