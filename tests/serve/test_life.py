@@ -145,6 +145,13 @@ def test_a_full_queue_answers_429(small):
     small.at_rest()
 
 
+def test_headers_are_bounded_whatever_http_library_is_installed(server):
+    assert server.server._http.config.http == "h11"  # only h11 takes the bound
+    flood = {f"x-{i}": "a" * 1000 for i in range(100)}
+    assert server.http.get("/health", headers=flood).status_code == 400
+    assert server.http.get("/health").status_code == 200
+
+
 @pytest.mark.slow
 def test_a_dead_engine_ends_the_server_with_an_error(folder):
     with running(folder, max_model_len=512) as server:

@@ -54,6 +54,8 @@ class Server:
                 make_app(self.backend, config),
                 host=config.host,
                 port=config.port,
+                http="h11",  # whatever else is installed: the bound on headers is h11's
+                ws="none",
                 log_level="warning",
                 access_log=False,
                 server_header=False,
