@@ -141,6 +141,7 @@ def test_a_full_disk_is_told_in_our_words_and_leaves_nothing_behind(tmp_path, mo
     with pytest.raises(CapacityError, match=r"last cannot be written, perhaps the disk is full"):
         Trainer(Full(), settings(), tmp_path / "run", "cpu").run()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        ".lock",
         "checkpoints",
         "metrics.jsonl",
         "run.json",

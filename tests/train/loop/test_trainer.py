@@ -100,7 +100,7 @@ def test_resuming_with_other_settings_is_refused_by_name(tmp_path):
 
 def test_what_does_not_change_learning_may_change_on_resume(tmp_path, capsys):
     config = {"out": "a", "export": {"formats": ["zlab"]}, "optim": {"save_every": 4}}
-    Trainer(TinyTask(scores=(2.0,)), settings(), tmp_path, "cpu", config=config).run()
+    Trainer(TinyTask(scores=(2.0,)), settings(eval_every=0), tmp_path, "cpu", config=config).run()
     config = {"out": "b", "export": {"formats": ["zlab", "speculators"]}, "optim": {"save_every": 5}}
     Trainer(TinyTask(), settings(), tmp_path, "cpu", config=config, resume=True).run()
     assert f"nothing to do; {tmp_path / 'last'}, and the best of them, of step 12" in capsys.readouterr().err
@@ -152,6 +152,45 @@ def test_resume_without_a_checkpoint_begins_and_says_so(tmp_path):
     assert trainer.run().steps == 12
 
 
+def test_two_runs_in_one_folder_are_one_too_many(tmp_path):
+    class Second(TinyTask):
+        def export(self, folder):
+            for force in (True, False):
+                with pytest.raises(
+                    ConfigError, match=r"another run is writing to .*: wait for it, or stop it"
+                ):
+                    Trainer(TinyTask(), settings(), tmp_path, "cpu", resume=not force, force=force)
+            super().export(folder)
+
+    Trainer(Second(), settings(), tmp_path, "cpu").run()
+    assert len(curve(tmp_path)) == 4, "the second took nothing away"
+    Trainer(TinyTask(), settings(), tmp_path, "cpu", force=True).run()
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, [3, 5, 8, 10, 12, 15, 17, 20, 22, 24]),
+        ({"eval_every": 0}, [24]),
+        ({"eval_every": 10}, [10, 20, 24]),
+        ({"max_steps": 4}, [1, 2, 3, 4]),
+    ],
+)
+def test_what_can_be_measured_is_measured_ten_times_unless_told_otherwise(tmp_path, changes, steps):
+    task = TinyTask(scores=tuple(range(50)))
+    Trainer(task, settings(**{"max_steps": 24, **changes}), tmp_path, "cpu").run()
+    assert [m["step"] for m in metrics(tmp_path) if "evaluation" in m] == steps
+    assert json.loads((tmp_path / "best.json").read_text())["step"] == steps[-1]
+
+
+def test_without_a_measure_nothing_is_exported_under_way(tmp_path):
+    exported, task = [], TinyTask()
+    usual = task.export
+    task.export = lambda folder: exported.append(usual(folder))
+    Trainer(task, settings(max_steps=24), tmp_path, "cpu").run()
+    assert len(exported) == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_says_how_to_go_on_and_interrupts(tmp_path, capsys, number):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
@@ -170,7 +209,11 @@ def test_a_signal_saves_says_how_to_go_on_and_interrupts(tmp_path, capsys, numbe
         Trainer(task, settings(), stopped, "cpu").run()
     assert signal.getsignal(number) is handler
     assert checkpoint_steps(stopped / "checkpoints")[-1] == 6
-    assert "stopped and saved at step 6: --resume" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "stopped and saved at step 6: --resume" in said
+    assert f"exported as of step 6: {stopped / 'last'}" in said
+    last = torch.load(stopped / "last" / "model.pt")
+    assert all(torch.equal(last[name], p) for name, p in task.module.named_parameters())
     Trainer(TinyTask(), settings(), stopped, "cpu", resume=True).run()
     assert curve(stopped) == curve(whole)
 

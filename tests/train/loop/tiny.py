@@ -36,6 +36,10 @@ class TinyTask(Task):
         self.module, self.weighted, self.scores = Net(), weighted, list(scores)
         self.steps_seen: list[int] = []
 
+    @property
+    def measures(self) -> bool:
+        return bool(self.scores)
+
     def batch(self, step, rank, world):
         self.steps_seen.append(step)
         generator = torch.Generator().manual_seed(100 + step * world + rank)

@@ -97,7 +97,7 @@ def test_a_teacher_that_is_the_student_adds_nothing(trained, tmp_path):
         settings(
             trained.folder, out=str(tmp_path), model=None, tokenizer=None, init_from=last,
             distill={"teacher": last, "weight": 0.25},
-            optim={"max_steps": 2, "learning_rate": 1e-3, "log_every": 1},
+            optim={"max_steps": 2, "learning_rate": 1e-3, "log_every": 1, "eval_every": 0},
         ),
         device="cpu",
     )  # fmt: skip

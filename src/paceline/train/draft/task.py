@@ -72,6 +72,11 @@ class DrafterTask:
         self._table = target.head_weight.detach().to(device, compute)
         self._chunk: HeadChunk = head_chunk(loss)
 
+    @property
+    def measures(self) -> bool:
+        """Whether there are held-out prompts."""
+        return self._judge is not None
+
     def compile(self) -> None:
         """Compile the drafter's layers, the target's, and the work on a chunk of logits."""
         self.drafter.compile_layers()

@@ -48,6 +48,11 @@ class HeadTask:
         self._table = target.head_weight.detach().to(device, compute)
         self._chunk: HeadChunk = head_chunk(loss)
 
+    @property
+    def measures(self) -> bool:
+        """Whether there are held-out prompts."""
+        return self._judge is not None
+
     def compile(self) -> None:
         """Compile the head, the target's layers, and the work on a chunk of logits."""
         self.head.compile(dynamic=False)

@@ -9,19 +9,21 @@ import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 import torch
 
 from paceline import __version__
 from paceline.errors import ConfigError
+from paceline.train.data.shards import lock
 from paceline.train.loop.distributed import Place
 from paceline.train.loop.metrics import METRICS
 from paceline.train.loop.outputs import BEST, BEST_SCORE, LAST
 from paceline.train.loop.resume import checkpoint_steps, write_json
 from paceline.train.settings.optim import OptimSettings
 
-RECORD = "run.json"
+RECORD, LOCK = "run.json", ".lock"
 _FREE = {
     "log_every",
     "eval_every",
@@ -36,13 +38,26 @@ _FREE = {
 
 
 class RunRecord:
-    """What stands in `out` about the run, before and after this one begins."""
+    """What stands in `out` about the run, before and after this one begins.
+
+    As a context it gives back on leaving the folder that `begin` has taken.
+    """
 
     def __init__(self, out: Path, settings: OptimSettings, config: dict[str, Any], place: Place) -> None:
         self.out, self.path, self.place = out, out / RECORD, place
         self.config = json.loads(json.dumps(config))
         self.batches = settings.gradient_accumulation * place.world
         self.before = self._read()
+        self._lock: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     @property
     def finished(self) -> bool:
@@ -70,8 +85,11 @@ class RunRecord:
             self.before = {}
 
     def begin(self, *, resume: bool) -> None:
-        """Write run.json; without `resume` remove what an earlier run left, and nothing else."""
+        """Keep other runs out of `out` and write run.json; without `resume` remove what an earlier run left,
+        and nothing else. Raises ConfigError while another run is at work there."""
         self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / LOCK).touch()
+        self._lock = lock(self.out / LOCK)
         if not resume:
             for name in ("checkpoints", LAST, BEST, "tensorboard"):
                 shutil.rmtree(self.out / name, ignore_errors=True)

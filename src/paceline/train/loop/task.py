@@ -24,6 +24,10 @@ class Task(Protocol):
     steps_per_epoch: int
     """Batches (``index`` above) in one pass over the data."""
 
+    @property
+    def measures(self) -> bool:
+        """Whether `evaluate` measures anything; asked of process 0."""
+
     def batch(self, step: int, rank: int, world: int) -> Any:
         """Micro-batch number `step` of process `rank` of `world`, on the module's device."""
 

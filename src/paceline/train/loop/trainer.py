@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from paceline.errors import ConfigError
-from paceline.train.loop.distributed import Place, assembled, joined, like, wait, whole
+from paceline.train.loop.distributed import Place, assembled, from_first, joined, like, wait, whole
 from paceline.train.loop.memory import memory_faults
 from paceline.train.loop.metrics import Metrics, forget_after
 from paceline.train.loop.outputs import Outputs
@@ -29,6 +29,9 @@ from paceline.train.loop.signals import StopRequest
 from paceline.train.loop.step import Stepper, count_parameters
 from paceline.train.loop.task import Compilable, Task
 from paceline.train.settings.optim import OptimSettings
+
+EVALUATIONS = 10
+"""So often a run is evaluated whose settings do not say how often."""
 
 __all__ = ["Compilable", "OptimSettings", "Outcome", "Place", "Task", "Trainer", "train"]
 
@@ -62,7 +65,8 @@ class Trainer:
     ) -> None:
         """config: the whole resolved configuration, kept in run.json and compared when resuming.
 
-        Raises ConfigError if `out` holds a run and neither `resume` nor `force` says what becomes of it.
+        Raises ConfigError if `out` holds a run and neither `resume` nor `force` says what becomes of it, and
+        while another run is at work there.
         """
         self.task, self.settings, self.out = task, settings, out
         self.place = place if isinstance(place, Place) else Place(torch.device(place))
@@ -73,6 +77,7 @@ class Trainer:
             self.record.begin(resume=resume)
         self.stepper = Stepper(task, settings, self.place)
         self.outputs, self.pace = Outputs(out, task), Pace(self.place)
+        self.measured = from_first(float(task.measures), self.place) > 0
         self.planned = planned_steps(settings, task.steps_per_epoch, self.place.world)
         self.total = None if settings.seconds is not None else self.planned
         self.done, self.paced, self.tokens, self._rate = 0, 0, 0.0, 0.0
@@ -81,13 +86,13 @@ class Trainer:
         wait(self.place)
 
     def run(self) -> Outcome:
-        """Step until the end. Asked to stop (Ctrl-C) it saves and raises KeyboardInterrupt.
+        """Step until the end. Asked to stop (Ctrl-C) it saves, exports and raises KeyboardInterrupt.
 
         Raises ConfigError if the loss is no number any more; checkpoints from before stay.
         """
         if not self.place.first:
             return self._run(None)
-        with Metrics(self.out, self.task.name, self.settings.tensorboard) as metrics:
+        with self.record, Metrics(self.out, self.task.name, self.settings.tensorboard) as metrics:
             trained = count_parameters(self.stepper.optimizer.parameters)
             processes = f", {self.place.world} processes" if self.place.world > 1 else ""
             begin = f", from step {self.done}" if self.done else ""
@@ -107,14 +112,12 @@ class Trainer:
                 asked = stop.asked and self.place.world == 1
                 if self._due(self.settings.log_every) or self.done == self.total:
                     asked = self._log(metrics) or asked
-                if self._due(self.settings.eval_every) and self.done != self.total:
+                if self._evaluation_due() and self.done != self.total:
                     self._evaluate_under_way(metrics)
                 if asked or self._due(self.settings.save_every) or self.done == self.total:
                     self._save()
                 if asked and self.done != self.total:
-                    if metrics:
-                        metrics.say(f"stopped and saved at step {self.done}: --resume goes on from there")
-                    raise KeyboardInterrupt
+                    self._stop(metrics)
         evaluation = self._evaluate(metrics)
         if self.place.first:
             self.record.finish(self.done, evaluation)
@@ -124,6 +127,24 @@ class Trainer:
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.done % every == 0
+
+    def _evaluation_due(self) -> bool:
+        """As the settings say; where they say nothing, at every tenth of the run once its length is known."""
+        if self.settings.eval_every is not None:
+            return self._due(self.settings.eval_every)
+        if self.total is None or not self.measured:
+            return False
+        now, before = (done * EVALUATIONS // self.total for done in (self.done, self.done - 1))
+        return now > before
+
+    def _stop(self, metrics: Metrics | None) -> NoReturn:
+        """What was learnt so far is saved already, and is now exported as well."""
+        if metrics:
+            metrics.say(f"stopped and saved at step {self.done}: --resume goes on from there")
+        self._export()
+        if metrics:
+            metrics.say(f"exported as of step {self.done}: {self.outputs.places()}")
+        raise KeyboardInterrupt
 
     def _step(self, stop: bool) -> None:
         known = self.total is not None
@@ -171,15 +192,19 @@ class Trainer:
         """Export, and measure what was exported; the other processes wait."""
         values: dict[str, float] = {}
         with self.pace.paused():
-            with assembled(self.stepper.model):
-                if self.place.first:
-                    self.outputs.export()
+            self._export()
             if metrics:
                 values = self.outputs.evaluate(self.done)
                 if values:
                     metrics.evaluated(self.done, values)
             wait(self.place)
         return values
+
+    def _export(self) -> None:
+        with assembled(self.stepper.model):
+            if self.place.first:
+                self.outputs.export()
+        wait(self.place)
 
     def _evaluate_under_way(self, metrics: Metrics | None) -> None:
         """An evaluation that fails ends the run, but costs no step that was done."""

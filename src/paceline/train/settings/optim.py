@@ -56,8 +56,9 @@ class OptimSettings(Section):
     """Batches of one optimiser step in each process."""
     log_every: PositiveInt = 10
     """Steps between lines of metrics; the only ones at which the host waits for the device."""
-    eval_every: Count = 0
-    """Steps between evaluations of the exported module; 0: only at the end."""
+    eval_every: Count | None = None
+    """Steps between evaluations of the exported module, the best of which goes to best/; 0: only at the end;
+    absent: ten of them over the run, where there is something to measure with."""
     save_every: Count = 500
     """Steps between resumable checkpoints; 0: only at the end or when interrupted."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2

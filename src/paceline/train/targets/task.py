@@ -51,6 +51,11 @@ class TargetTask:
         self._share = 0.0 if distill is None else distill.weight
         self._chunk: Chunk = head_sums
 
+    @property
+    def measures(self) -> bool:
+        """Whether anything is held out."""
+        return bool(self._held_out)
+
     def compile(self) -> None:
         """Compile both models layer by layer, and the work on a part of the logits."""
         self.model.compile_blocks()
