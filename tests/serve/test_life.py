@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -12,6 +13,9 @@ import time
 import httpx2
 import pytest
 
+from paceline.config.serving import Serving
+from paceline.errors import ConfigError
+from paceline.serve.server import Server
 from tests.architecture.tree import ROOT
 from tests.serve.harness import Running, running
 
@@ -147,9 +151,25 @@ def test_a_full_queue_answers_429(small):
 
 def test_headers_are_bounded_whatever_http_library_is_installed(server):
     assert server.server._http.config.http == "h11"  # only h11 takes the bound
-    flood = {f"x-{i}": "a" * 1000 for i in range(100)}
-    assert server.http.get("/health", headers=flood).status_code == 400
-    assert server.http.get("/health").status_code == 200
+    flood = {f"x-{i}": "a" * 1000 for i in range(70)}
+    response = server.http.get("/version", headers=flood)
+    assert response.status_code == 431 and response.json()["error"]["code"] == "headers_too_large"
+    ordinary = dict(list(flood.items())[:60])
+    assert server.http.get("/version", headers=ordinary).status_code == 200
+
+
+def test_an_address_that_is_taken_is_refused_before_an_engine_starts(server, folder):
+    port = int(server.url.rsplit(":", 1)[1])
+    for host, said in (
+        ("127.0.0.1", "in use"),
+        ("256.1.1.1", "cannot listen on 256.1.1.1"),
+        ("a..b", "a..b"),
+    ):
+        other = Server(Serving.of(str(folder), {"port": port, "host": host}, None))
+        with pytest.raises(ConfigError, match=said) as refused:
+            asyncio.run(other.run())
+        assert refused.value.key == "port" and "\n" not in str(refused.value)
+        assert other.client.pid is None
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What stands before every endpoint: the key, and the size of a body."""
+"""What stands before every endpoint: the key, and the size of headers and body."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from paceline.serve.errors import ApiError
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/metrics"})
 """Paths for probes and scrapers, which carry no key. They tell nothing of any request."""
+
+
+MAX_HEADER_BYTES = 64 * 1024
+"""Of a request's path and headers."""
 
 
 class KeyGuard:
@@ -37,16 +41,21 @@ class KeyGuard:
 
 
 class SizeGuard:
-    """Refuses bodies that are larger than allowed, announced or not."""
+    """Refuses headers that are larger than allowed, and bodies, announced or not."""
 
     def __init__(self, app: ASGIApp, most: int):
         """`most` is in bytes."""
         self._app, self._most = app, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 413."""
+        """Pass the request on, or answer 431 (headers) or 413 (body)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        head = len(scope["path"]) + len(scope["query_string"])
+        if head + sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            text = f"path and headers are larger than {MAX_HEADER_BYTES} bytes"
+            await answer_error(send, ApiError(text, 431, code="headers_too_large"))
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > self._most:

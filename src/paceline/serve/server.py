@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from paceline.errors import PacelineError
+from paceline.errors import ConfigError, PacelineError
 from paceline.serve.app import Backend, make_app
 from paceline.serve.engine import EngineClient
+from paceline.serve.guards import MAX_HEADER_BYTES
 from paceline.serve.service import Service
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("paceline.serve")
 
-MAX_HEADER_BYTES = 64 * 1024
 DONE, ENGINE_DIED = 0, 1
 
 
@@ -54,7 +55,7 @@ class Server:
                 make_app(self.backend, config),
                 host=config.host,
                 port=config.port,
-                http="h11",  # whatever else is installed: the bound on headers is h11's
+                http="h11",  # whatever else is installed: the bound on unfinished headers is h11's
                 ws="none",
                 log_level="warning",
                 access_log=False,
@@ -66,7 +67,11 @@ class Server:
         )
 
     async def run(self) -> int:
-        """Serve until asked to stop; returns the exit code. Raises the engine's error if it cannot start."""
+        """Serve until asked to stop; returns the exit code.
+
+        Raises the engine's error if it cannot start, and `ConfigError` where nothing can listen.
+        """
+        await _check_address(self._serving.server.host, self._serving.server.port)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
@@ -119,6 +124,21 @@ class Server:
         except PacelineError as error:
             self._failure = error
             self.stop()
+
+
+async def _check_address(host: str, port: int) -> None:
+    """Raise `ConfigError` where an address cannot be listened on, before an engine is started for nothing."""
+    try:
+        listening = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
+    except (OSError, UnicodeError) as error:
+        number = getattr(error, "errno", None) or 0
+        reason = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"cannot listen on {host} port {port} ({reason}): give another --host or --port; port 0 is any "
+            "free one",
+            key="port",
+        ) from None
+    listening.close()
 
 
 def serve(serving: Serving, announce: Callable[[str], None]) -> int:
