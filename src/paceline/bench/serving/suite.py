@@ -43,6 +43,7 @@ def run(options: Options) -> list[Row]:
             _write_every_block(server, options, ids)
             asks = mix.asks(options.requests, options.texts, options.engine.max_model_len)
             rows = mixed.rows(mixed.run(server, asks, expected, options.clients, options.early))
+            rows[0].detail.update(_settings(options))
             rows.append(speed.prefix_row(server, ids, options.prefix_tokens, options.reps))
         plain = EngineSettings(options.engine.model, None, options.engine.max_num_seqs,
                                options.engine.max_model_len)  # fmt: skip
@@ -65,6 +66,18 @@ def _arguments(options: Options, speculative: dict[str, Any] | None) -> list[str
     if options.chat_template_file is not None:
         arguments += ["--chat-template", options.chat_template_file]
     return arguments
+
+
+def _settings(options: Options) -> dict[str, Any]:
+    """What the engines were started with, for the report."""
+    engine = options.engine
+    return {
+        "model": engine.model,
+        "drafts": engine.speculative_config or "none",
+        "max_num_seqs": engine.max_num_seqs,
+        "max_model_len": engine.max_model_len,
+        "chat_template": "given" if engine.chat_template else "the model's own",
+    }
 
 
 def _write_every_block(server: ServerProcess, options: Options, ids: Sequence[int]) -> None:
