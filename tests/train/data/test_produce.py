@@ -9,7 +9,7 @@ import pytest
 from paceline import LLM
 from paceline.config import SamplingParams
 from paceline.errors import ConfigError
-from paceline.train.data import command
+from paceline.train.data import command, trial
 from paceline.train.data.answers import Answers
 from paceline.train.data.shards import ShardWriter, read_meta, read_samples
 from tests.tiny import make_target
@@ -195,8 +195,8 @@ def test_a_plan_writes_nothing(tmp_path, config, capsys):
 
 
 def test_a_plan_stops_its_trial(config, monkeypatch, capsys):
-    monkeypatch.setattr(command, "WARM_UP_SECONDS", 0.0)
-    monkeypatch.setattr(command, "TRIAL_SECONDS", 0.1)
+    monkeypatch.setattr(trial, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.1)
     many = {"temperatures": [1.0], "n": 1000, "max_tokens": 24}
     command.run(config(sampling=many), plan=True, as_json=True)
     plan = json.loads(capsys.readouterr().out)

@@ -86,11 +86,20 @@ def test_one_seed_one_report(config, capsys):
     assert samples[1] != samples[2]
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_a_plan_writes_nothing(config, tmp_path, capsys):
     assert run(config(), plan=True, as_json=True) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["answers"] == 3 + 4 * 2 + 2 * 2
     assert plan["tokens_at_most"] == 3 * 6 + 4 * 2 * 3 + 2 * 2 * 4
+    memory = plan["engine"]["memory"]
+    assert set(memory) == {"answers", "acceptance.mtp", "acceptance.ngram"}
+    assert memory["acceptance.mtp"]["mtp_head"] > 0 == memory["answers"]["mtp_head"]
+    assert plan["engine"]["largest"] == max(one["total"] for one in memory.values())
+    estimate = plan["estimate"]
+    assert estimate["trial_answers"] == 3 and "by a trial of bench prompts" in estimate["text"]
+    tokens = 3 * (mean := estimate["mean_answer_tokens"]) + 4 * 2 * min(mean, 3) + 2 * 2 * min(mean, 4)
+    assert estimate["seconds"] == pytest.approx(tokens / estimate["tokens_per_second"], abs=0.06)
     assert run(config(), plan=True) == 0
     assert "answers.max_tokens" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()

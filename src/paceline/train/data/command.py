@@ -20,6 +20,7 @@ from paceline.train.data.produce import duration, produce, resolve_engine
 from paceline.train.data.prompts import PromptEncoder
 from paceline.train.data.rollout_answers import RolloutAnswers
 from paceline.train.data.shards import META_FILE, lock, write_json
+from paceline.train.data.trial import run_trial
 from paceline.train.loop.plan import show
 from paceline.train.modules.load import load_train_target
 from paceline.train.settings.base import load_yaml
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
     from paceline.engine.resolve import Resolved
 
 SUMMARY_FILE = "summary.json"
-TRIAL_SECONDS = 20.0
-"""How long `--plan` lets the model write to learn its pace."""
-WARM_UP_SECONDS = 5.0
-"""The first part of that, which says nothing about the pace."""
 
 
 def run(
@@ -93,29 +90,13 @@ def plan_of(
 def trial(
     settings: DataSettings, selection: Selection, answers: Writer, encoder: PromptEncoder, total: int
 ) -> dict[str, Any]:
-    """Write the first answers for a while and throw them away; what the whole run takes at that pace.
-
-    Answers that the clock cut off count with the tokens that they have: tokens over ends is the likeliest
-    mean length of lengths that follow a geometric distribution.
-    """
-    running = answers.run(jobs(selected(settings, selection), encoder, params_of(settings.sampling), ()))
-    warm = 0.0, 0  # seconds and tokens by the end of the warm-up, in which a GPU captures its steps
-    for _ in running:
-        if not warm[1] and WARM_UP_SECONDS < answers.seconds < TRIAL_SECONDS / 2:
-            warm = answers.seconds, answers.tokens
-        if answers.seconds > TRIAL_SECONDS:
-            break
-    else:
-        warm = 0.0, 0  # all is written: there is nothing left to be extrapolated
-    running.close()
-    seconds, finished = answers.seconds, answers.finished
-    limit = settings.sampling.max_tokens
-    mean = min(limit, answers.tokens / finished) if finished else limit
-    pace = (answers.tokens - warm[1]) / (seconds - warm[0])
+    """Write the first answers for a while and throw them away; what the whole run takes at that pace."""
+    found = run_trial(answers, jobs(selected(settings, selection), encoder, params_of(settings.sampling), ()))
+    mean, pace = found.mean_tokens(settings.sampling.max_tokens), found.tokens_per_second
     whole = total * mean / pace if pace else None
     return {
-        "trial_seconds": round(seconds, 2),
-        "trial_answers": finished,
+        "trial_seconds": round(found.seconds, 2),
+        "trial_answers": found.finished,
         "tokens_per_second": round(pace, 1),
         "mean_answer_tokens": round(mean, 1),
         "seconds": None if whole is None else round(whole, 1),

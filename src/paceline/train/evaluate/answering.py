@@ -14,6 +14,7 @@ from paceline.train.synth.render import chat_template
 
 if TYPE_CHECKING:
     from paceline import LLM
+    from paceline.engine.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +26,31 @@ class Answer:
     stopped: bool
 
 
-class Answerer:
-    """Answers with one model; a model without a chat template gets the demo's."""
+class ChatForm:
+    """Puts conversations into a model's chat format; a model without a chat template gets the demo's."""
 
-    def __init__(self, llm: LLM) -> None:
-        if llm.tokenizer is None:
+    def __init__(self, tokenizer: TextTokenizer | None) -> None:
+        if tokenizer is None:
             raise ConfigError("the model has no tokenizer: its answers cannot be read", key="model")
-        self._llm, self._tokenizer = llm, llm.tokenizer
-        self._template = None if self._tokenizer.has_chat_template else chat_template()
+        self.tokenizer = tokenizer
+        self._template = None if tokenizer.has_chat_template else chat_template()
         if self._template is not None:
             warnings.warn("the model has no chat template: prompts are put into the demo's", stacklevel=2)
 
     def encode(self, messages: list[dict[str, Any]], tools: Any = None, thinking: bool = False) -> list[int]:
         """Token ids of a conversation, ready for the answer."""
-        text = self._tokenizer.render_chat(
+        text = self.tokenizer.render_chat(
             messages, tools=tools, template=self._template, enable_thinking=thinking
         )
-        return self._tokenizer.encode_bare(text)
+        return self.tokenizer.encode_bare(text)
+
+
+class Answerer:
+    """Answers with one model, greedily."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm, self._form = llm, ChatForm(llm.tokenizer)
+        self.encode = self._form.encode
 
     def answer(self, prompts: Sequence[list[int]], max_tokens: int) -> list[Answer]:
         """Greedy answers, in order; a prompt that leaves too little room is answered in what there is."""
@@ -51,7 +60,9 @@ class Answerer:
             for ids in prompts
         ]
         return [
-            Answer(self._tokenizer.decode(out.token_ids), list(out.token_ids), out.finish_reason == "stop")
+            Answer(
+                self._form.tokenizer.decode(out.token_ids), list(out.token_ids), out.finish_reason == "stop"
+            )
             for out in self._llm.generate(list(prompts), params)
         ]
 

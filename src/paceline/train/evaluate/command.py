@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from paceline.train.evaluate.answering import Answerer
 
 Device = Literal["auto", "cpu", "cuda"]
-_SKILLS = ("arithmetic", "tools", "extraction", "word_problems", "puzzles")
 
 
 def run(
@@ -39,16 +38,18 @@ def run(
 ) -> int:
     """Measure what a settings file asks for; the report is on disk after every section.
 
-    plan: say what would be measured. seed: instead of the file's. Returns the exit code: 0, whether the bars
-    are met or not.
+    plan: say what would be measured, and what it takes by a trial of at most 20 seconds. seed: instead of the
+    file's. Returns the exit code: 0, whether the bars are met or not.
     """
     settings = load_yaml(config, EvaluateSettings)
     if seed is not None:
         settings = settings.model_copy(update={"seed": seed})
     prompts = bench_prompts(settings)
     if plan:
-        Evaluation(settings, prompts, device)  # everything that it needs is there
-        show_values(plan_of(settings, prompts), as_json)
+        from paceline.train.evaluate.plan import plan_of
+
+        folder = Evaluation(settings, prompts, device).folder  # everything that it needs is there
+        show_values(plan_of(settings, prompts, folder, device), as_json)
         return 0
     report = Evaluation(settings, prompts, device).run()
     if as_json:
@@ -69,20 +70,6 @@ def bench_prompts(settings: EvaluateSettings) -> list[Prompt]:
     return found
 
 
-def plan_of(settings: EvaluateSettings, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Resolved settings, and how many answers of how many tokens there will be at most."""
-    skills = {name: getattr(settings, name) for name in _SKILLS}
-    serving = settings.acceptance
-    served = len(_spread(prompts, serving.limit)) * len(serving.proposers) * len(serving.temperatures)
-    tokens = len(prompts) * settings.answers.max_tokens + served * serving.max_tokens
-    tokens += sum(skill.count * skill.max_tokens for skill in skills.values())
-    return {
-        "settings": settings.model_dump(mode="json"),
-        "answers": len(prompts) + served + sum(skill.count for skill in skills.values()),
-        "tokens_at_most": tokens,
-    }
-
-
 class Evaluation:
     """One run: settings in, the report out.
 
@@ -93,6 +80,7 @@ class Evaluation:
     def __init__(self, settings: EvaluateSettings, prompts: Sequence[Prompt], device: Device) -> None:
         from paceline.models.hub import resolve_model
         from paceline.train.evaluate.perplexity import read_text
+        from paceline.train.evaluate.plan import resolved_engines
 
         self.settings, self.prompts, self.device = settings, prompts, device
         self.folder = resolve_model(settings.model)
@@ -105,17 +93,7 @@ class Evaluation:
             read_card(Path(settings.card))
         if Path(settings.out).is_dir():
             raise ConfigError(f"out: {settings.out} is a folder; name a file in it", key="out")
-        self._check_proposers()
-
-    def _check_proposers(self) -> None:
-        """From headers alone, as `serving_acceptance` will load them."""
-        from paceline.config.engine import EngineConfig
-        from paceline.config.model import ModelConfig
-        from paceline.engine.resolve import resolve
-
-        model = ModelConfig(model=str(self.folder), device=self.device)
-        for config in self.settings.acceptance.proposers.values():
-            resolve(EngineConfig(model=model, speculative=SpeculativeConfig.parse(config)))
+        resolved_engines(settings, self.folder, device)
 
     def run(self) -> dict[str, Any]:
         """Measure everything; returns the report."""
@@ -139,11 +117,12 @@ class Evaluation:
         from paceline.train.evaluate import skills
         from paceline.train.evaluate.answering import Answerer
         from paceline.train.evaluate.perplexity import perplexity
+        from paceline.train.evaluate.plan import SKILLS
 
         answerer, settings = Answerer(llm), self.settings
         self.sections["answers"] = skills.bench_answers(answerer, self.prompts, settings.answers)
         self._save("answers")
-        for name in _SKILLS:
+        for name in SKILLS:
             if getattr(settings, name).count:
                 self.sections[name] = skills.skill(answerer, name, getattr(settings, name), settings.seed)
                 self._save(name)
