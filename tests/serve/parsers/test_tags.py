@@ -57,6 +57,9 @@ class HiddenTags:
     def __getitem__(self, token_id):
         return table()[token_id]
 
+    def text(self, token_id):
+        return table().text(token_id)
+
 
 def test_spelled_tags_are_held_back_no_longer_than_needed():
     tags = SpelledTags([CLOSE_THINK])
