@@ -9,6 +9,7 @@ import torch
 
 from paceline import LLM, SamplingParams
 from paceline.models.registry import read_target_spec
+from paceline.train.data.batches import SampleBatches
 from paceline.train.draft.anchors import Anchors
 from paceline.train.draft.features import OnlineFeatures
 from paceline.train.draft.losses import LossShape
@@ -23,7 +24,7 @@ PROMPT = [5, 9, 40, 7, 33, 60, 12, 18, 22]
 STEPS = 3
 
 
-def head_task(folder: Path, **changes: object) -> HeadTask:
+def head_task(folder: Path, batches: SampleBatches | None = None, **changes: object) -> HeadTask:
     target = load_train_target(folder)
     head = MTPHead(head_spec(read_target_spec(folder)))
     settings = {
@@ -31,7 +32,8 @@ def head_task(folder: Path, **changes: object) -> HeadTask:
         "compute": torch.float32, "export": lambda module, path: None, **changes,
     }  # fmt: skip
     features = OnlineFeatures(target, (), hidden=True)
-    return HeadTask(head, target, packed(), features, LossShape("decay", None, 0.5), **settings)  # type: ignore[arg-type]
+    loss = LossShape("decay", None, 0.5)
+    return HeadTask(head, target, batches or packed(), features, loss, **settings)  # type: ignore[arg-type]
 
 
 def trained_side(task: HeadTask, ids: list[int]) -> list[list[int]]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from paceline.train.loop.resume import load_newest
 from paceline.train.loop.trainer import Trainer
-from tests.architecture.tree import ROOT
+from tests.train.loop.processes import run_two
 from tests.train.loop.tiny import TinyTask, curve, settings
 
 PROCESS = """
@@ -51,23 +46,7 @@ with joined("cpu") as place:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     out = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "WORLD_SIZE": "2"}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    command = [sys.executable, "-c", PROCESS, str(out)]
-    pipe = subprocess.PIPE
-    processes = [
-        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=pipe, stderr=pipe, text=True)
-        for rank in range(2)
-    ]
-    try:
-        said = [process.communicate(timeout=60) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], said
+    said = run_two(PROCESS, str(out))
     return out, said
 
 
