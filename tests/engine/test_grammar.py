@@ -11,7 +11,7 @@ pytest.importorskip("xgrammar")
 
 from paceline import LLM, SamplingParams
 from paceline.engine.detokenizer import TokenBytes
-from paceline.engine.grammar import Grammars, Structure, allowed_ids
+from paceline.engine.grammar import MOST_WHITESPACE, Grammars, Structure, allowed_ids
 from paceline.engine.request import Request
 from paceline.engine.tokenizer import load_tokenizer
 from paceline.errors import RequestError
@@ -123,12 +123,24 @@ def test_rows_are_masked_as_if_the_drafts_before_them_were_written(folder):
     assert allowed_ids([state], [[]], [0], (1, tokenizer.size), cpu).equal(rows[2:3])
 
 
+@pytest.mark.parametrize("form", [FORM, Structure("json", "", "response_format")])
+def test_a_model_that_likes_blanks_comes_to_an_end(folder, form):
+    tokenizer = load_tokenizer(folder)
+    table = TokenBytes(tokenizer.backend)
+    ids = {table[i]: i for i in range(tokenizer.size)}
+    state = Grammars(table, tokenizer.size, [IM_END]).start(form)
+    assert state.advance([ids[b"{"]])
+    assert state.advance([ids[b" "]] * MOST_WHITESPACE)
+    assert not state.advance([ids[b" "]])
+
+
 @pytest.mark.parametrize("schema", ['{"type": "nonsense"}', "{", '{"$ref": "#/nowhere"}'])
 def test_a_form_that_cannot_be_compiled_is_refused(plain, schema):
     form = Structure("json_schema", schema, "response_format.json_schema")
     with pytest.raises(RequestError) as error:
         plain.engine.add(request(1, structure=form))
     assert error.value.param == "response_format.json_schema"
+    assert ".cc" not in str(error.value)
     assert not plain.engine.has_work
 
 

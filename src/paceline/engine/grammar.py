@@ -7,6 +7,7 @@ Needs xgrammar (the extra `structured`).
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 KEPT_GRAMMARS = 64
 """Compiled grammars that are kept for later requests of the same form."""
+MOST_WHITESPACE = 40
+"""Blanks and line ends between two marks of a JSON text. A form that allows any number of them lets a model
+that likes them write nothing else until its tokens are used up."""
+_PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: (?:Check failed: .*? is false: )?")
+"""Where in its own source the library has found a mistake."""
 NEEDS_XGRAMMAR = "structured output needs xgrammar: pip install 'paceline[structured]'"
 
 
@@ -66,13 +72,13 @@ class Grammars:
         if self._compiler is None:
             self._compiler = self._make_compiler()
         try:
-            if structure.kind == "json":
-                return self._compiler.compile_json_schema('{"type": "object"}')
-            if structure.kind == "json_schema":
-                return self._compiler.compile_json_schema(structure.text)
+            if structure.kind != "structural_tag":
+                text = structure.text if structure.kind == "json_schema" else '{"type": "object"}'
+                return self._compiler.compile_json_schema(text, max_whitespace_cnt=MOST_WHITESPACE)
             return self._compiler.compile_structural_tag(structure.text)
         except Exception as error:  # the library raises its own kinds for bad schemas
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = _PLACE.sub("", reason)[:300]
             raise RequestError(f"the form cannot be followed: {reason}", param=structure.param) from None
 
     def _make_compiler(self) -> Any:
