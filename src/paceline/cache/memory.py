@@ -23,8 +23,9 @@ def derive_num_blocks(shape: CacheShape, *, max_num_seqs: int, max_model_len: in
     affordable = left // max(shape.bytes_per_block, 1)
     if affordable < 2:
         raise CapacityError(
-            f"{budget_bytes / 2**30:.2f} GiB of memory for the cache do not hold {max_num_seqs} slots of "
-            f"{shape.bytes_per_slot / 2**20:.1f} MiB and two KV blocks: lower max_num_seqs or free memory"
+            f"{max(budget_bytes, 0) / 2**30:.2f} GiB of memory are left for the cache and do not hold "
+            f"{max_num_seqs} slots of {shape.bytes_per_slot / 2**20:.1f} MiB and two KV blocks: lower "
+            "max_num_seqs or free memory"
         )
     return min(wanted, affordable)
 
