@@ -104,11 +104,19 @@ def test_a_named_file_of_options(paceline, folder, tmp_path):
         (["--speculative-config", '{"method":"dflsh"}'], "dflash"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--chat-template", "nowhere.jinja"], "nowhere.jinja"),
+        (["--generation-config", "nowhere"], "--generation-config nowhere"),
     ],
 )
 def test_what_cannot_work_is_refused_with_what_does(paceline, folder, flags, said):
     result = paceline("serve", folder, "--device", "cpu", "--plan", *flags)
     assert result.code == 2 and said in result.err and result.err.count("\n") == 1, result.err
+
+
+@pytest.mark.parametrize("text", ["port: 1\nport: 2\n", "max-num-seqs: 3\nmax_num_seqs: 4\n"])
+def test_a_key_that_stands_twice_is_refused(paceline, folder, tmp_path, text):
+    (tmp_path / "paceline.yaml").write_text(text)
+    result = paceline("serve", folder, "--plan")
+    assert result.code == 2 and "stands twice, line 2" in result.err
 
 
 def test_unknown_keys_of_a_file_get_a_suggestion(paceline, folder, tmp_path):

@@ -72,9 +72,10 @@ def serve(model: str, config: str | None, plan: bool, as_json: bool, **given: An
     serving = Serving.of(model, _values(given), config)
 
     from paceline.engine.resolve import resolve
-    from paceline.serve.service import read_template
+    from paceline.serve.service import check_generation_config, read_template
 
     read_template(serving.server.chat_template)
+    check_generation_config(serving.server.generation_config)
     resolved = resolve(serving.engine)  # what does not fit is refused before anything is loaded
     for note in (*serving.notes(resolved.device.type), *environment_notes(os.environ)):
         notice(note)

@@ -88,12 +88,27 @@ class Serving:
 def read_options(path: Path) -> dict[str, Any]:
     """A file of options: a YAML mapping whose keys are flags without their dashes."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Options)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}", key="config") from None
     if not isinstance(values, dict | None):
         raise ConfigError(f"{path} must hold options as `key: value`", key="config")
-    return {str(key).replace("-", "_"): value for key, value in (values or {}).items()}
+    return dict(values or {})
+
+
+class _Options(yaml.SafeLoader):
+    """Plain values only; of a key that stands twice, YAML would keep the last in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping. Raises: YAMLError for a key that stands twice, with dashes or underscores."""
+        values: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            name = str(key).replace("-", "_")
+            if name in values:
+                raise yaml.YAMLError(f"the key {name!r} stands twice, line {key_node.start_mark.line + 1}")
+            values[name] = self.construct_object(value_node, deep=deep)
+        return values
 
 
 def parse_length(value: Any) -> Any:

@@ -149,13 +149,17 @@ def _defaults(wish: str, info: EngineInfo) -> SamplingParams:
         return SamplingParams.from_generation_config({"do_sample": True})
     if wish == "auto":
         return SamplingParams.from_generation_config(info.generation_config)
-    folder = Path(wish)
-    if not (folder / "generation_config.json").is_file():
+    check_generation_config(wish)
+    return SamplingParams.from_generation_config(read_generation_config(Path(wish)))
+
+
+def check_generation_config(wish: str) -> None:
+    """Raise `ConfigError` for a folder of sampling defaults that is none."""
+    if wish not in ("auto", "vllm") and not (Path(wish) / "generation_config.json").is_file():
         raise ConfigError(
             f"--generation-config {wish}: no generation_config.json there; give auto, vllm or a folder",
             key="generation_config",
         )
-    return SamplingParams.from_generation_config(read_generation_config(folder))
 
 
 def read_template(path: str | None) -> str | None:
