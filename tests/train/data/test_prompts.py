@@ -80,6 +80,12 @@ def test_a_bad_line_is_named(tmp_path, row, says):
     assert "p.jsonl, line 2" in str(error.value)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "one"}\n{"prompt": "two"}\n')
+    assert [p.question for p in read_prompts([str(path)])] == ["one", "two"]
+
+
 def test_a_folder_is_all_of_its_files(tmp_path):
     write_lines(tmp_path / "b.jsonl", [{"prompt": "second"}])
     write_lines(tmp_path / "a.jsonl", [{"prompt": "first"}, ""])

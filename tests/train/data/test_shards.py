@@ -96,6 +96,15 @@ def test_two_writers_are_one_too_many(tmp_path):
     first.write(sample(0))
 
 
+@pytest.mark.parametrize("ids", [[1, 2.0], [1, True], "12", [[1]], None, [1, "2"]])
+@pytest.mark.parametrize("name", ["prompt_ids", "answer_ids"])
+def test_ids_are_whole_numbers(tmp_path, name, ids):
+    row = {**json.loads(sample(1).to_json()), name: ids}
+    (tmp_path / "shard-00000.jsonl").write_text(f"{sample(0).to_json()}\n{json.dumps(row)}\n")
+    with pytest.raises(ConfigError, match=f"line 2: no sample .*{name} must be a list of whole numbers"):
+        list(read_samples(tmp_path))
+
+
 def test_what_is_no_folder_of_samples_is_named(tmp_path):
     with pytest.raises(ConfigError, match="paceline train data"):
         read_meta(tmp_path)

@@ -18,6 +18,8 @@ from paceline.train.settings.drafter import DrafterSettings
 from tests import tiny
 from tests.train.draft.harness import samples
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*answers hold the mask")  # the samples are random ids
+
 SETTINGS: dict[str, Any] = {
     "drafter": {
         "num_hidden_layers": 2, "intermediate_size": 48, "head_dim": 16, "block_size": 4,

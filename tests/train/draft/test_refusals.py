@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 
 from paceline.errors import ConfigError
+from paceline.train.data.shards import read_samples
 from tests import tiny
 from tests.train.draft.test_command import SETTINGS, run, write_settings
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*answers hold the mask")  # the samples are random ids
 
 
 def _continued(folder: Path, **changes: object) -> Path:
@@ -43,6 +47,37 @@ def test_an_id_outside_the_table_names_its_sample(tmp_path: Path, wrong: int) ->
         ConfigError, match=f"sample {lines[2]['id']} holds the id {wrong}, the target has 128"
     ):
         run(file, plan=True)
+
+
+@pytest.mark.parametrize("plan", [True, False])
+def test_rows_longer_than_the_drafters_positions_are_refused(tmp_path: Path, plan: bool) -> None:
+    shape = {**SETTINGS["drafter"], "max_position_embeddings": 47}
+    words = r"max_position_embeddings = 47 is less than data\.length = 48: raise it, or lower data\.length"
+    with pytest.raises(ConfigError, match=words):
+        run(write_settings(tmp_path, drafter=shape), plan=plan)
+    run(write_settings(tmp_path, drafter={**shape, "max_position_embeddings": 48}), plan=plan)
+
+
+def test_a_continued_drafter_of_few_positions_warns(tmp_path: Path) -> None:
+    published = tiny.make_drafter(tmp_path / "published", tiny.drafter_for("tied"))
+    config = json.loads((published / "config.json").read_text())
+    (published / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 40}))
+    with pytest.warns(UserWarning, match=r"drafts up to position 40, data\.length is 48"):
+        run(_continued(tmp_path, init_from=str(published)), plan=True)
+
+
+def test_a_mask_that_answers_hold_warns_with_the_count(tmp_path: Path) -> None:
+    write_settings(tmp_path)
+    found = list(read_samples(tmp_path / "data"))
+    mask = found[0].answer_ids[0]
+    count = sum(sample.answer_ids.count(mask) for sample in found)
+    shape = {**SETTINGS["drafter"], "mask_token_id": mask}
+    with pytest.warns(UserWarning, match=f"answers hold the mask's token {mask} {count} times"):
+        run(write_settings(tmp_path, drafter=shape), plan=True)
+    inside = next(i for s in found for i in s.prompt_ids if not any(i in t.answer_ids for t in found))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of prompts, which are not guessed, nothing is said
+        run(write_settings(tmp_path, drafter={**shape, "mask_token_id": inside}), plan=True)
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone"])

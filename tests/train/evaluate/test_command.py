@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from pathlib import Path
 
 import pytest
 import yaml
 
-from paceline.errors import ConfigError, ModelError
+from paceline.errors import CapacityError, ConfigError, ModelError
 from paceline.train.evaluate.bars import BARS
 from paceline.train.evaluate.command import Evaluation, bench_prompts, run
 from paceline.train.settings.base import load_yaml
@@ -120,6 +122,24 @@ def test_mistakes_are_named_before_anything_is_measured(config, changes, message
     monkeypatch.setattr(Evaluation, "_answered", lambda *_: pytest.fail("it began"))
     with pytest.raises((ConfigError, ModelError), match=message):
         run(config(**changes), plan=plan, device="cpu")
+
+
+def test_a_full_disk_names_the_file_and_keeps_the_report_before(config, tmp_path, monkeypatch):
+    out = tmp_path / "report.json"
+    out.write_text("before")
+    usual = Path.write_text
+
+    def full(self, text, **options):
+        if self.name.startswith(out.name):
+            usual(self, text[:5], **options)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return usual(self, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    words = r"report\.json cannot be written \(No space left on device\): make room"
+    with pytest.raises(CapacityError, match=words):
+        run(config(out=str(out)), device="cpu")
+    assert out.read_text() == "before" and not list(tmp_path.glob("*.unfinished"))
 
 
 def test_the_bench_prompts_come_with_the_package(config):

@@ -79,6 +79,13 @@ def test_answers_of_another_model_come_back_as_text(corpus):
     ]
     with pytest.raises(ConfigError, match="answers: cannot read"):
         only(corpus, answers=[{**source, "part": "own"}])
+    for line in ('{"question": "?"}', '{"prompt": 3}', "[1]", "{"):
+        (corpus / "prompts.jsonl").write_text("\n".join([lines[0], line]))
+        with pytest.raises(ConfigError, match=r'prompts\.jsonl, line 2: needs \{"prompt": "a text"\}'):
+            only(corpus, answers=[source])
+    (corpus / "prompts.jsonl").write_text("\n".join(lines[:2]))
+    with pytest.raises(ConfigError, match=r"brief\.npz does not belong to the 2 lines of prompts\.jsonl"):
+        only(corpus, answers=[source])
 
 
 def test_rules_make_both_splits(corpus):

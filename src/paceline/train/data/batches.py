@@ -93,6 +93,12 @@ class SampleBatches:
         """Tokens of an epoch that count in the loss."""
         return self.num_tokens - int(self._prompts.sum())
 
+    def answers_with(self, token: int) -> int:
+        """How often `token` stands in the answers of an epoch."""
+        at = np.flatnonzero(self._tokens == token)
+        sample = np.searchsorted(self._starts, at, side="right") - 1
+        return int((at - self._starts[sample] >= self._prompts[sample]).sum())
+
     def steps_per_epoch(self, world: int = 1) -> int:
         """Steps in which `world` ranks see every sample."""
         return -(-self.num_rows // (self.rows * world))

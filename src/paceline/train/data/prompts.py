@@ -78,7 +78,7 @@ def read_prompts(paths: Sequence[str], key: str = "prompts") -> Iterator[Prompt]
     Raises ConfigError that names file and line where something is no prompt.
     """
     for path in prompt_files(paths, key):
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8-sig") as lines:  # some editors put a byte order mark first
             try:
                 for number, line in enumerate(lines, start=1):
                     if line.strip():

@@ -255,6 +255,10 @@ def _ids(path: Path) -> Iterable[str]:
 def _parse(line: str, path: Path, number: int) -> Sample:
     try:
         row = json.loads(line)
+        for name in ("prompt_ids", "answer_ids"):
+            # By types, because a float that is whole, or `true`, compares like an integer.
+            if not isinstance(row[name], list) or not set(map(type, row[name])) <= {int}:
+                raise TypeError(f"{name} must be a list of whole numbers")
         return Sample(*(row[name] for name in _FIELDS))
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(

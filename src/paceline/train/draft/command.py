@@ -19,7 +19,7 @@ from paceline.train.draft.cache import cache_bytes, open_cache
 from paceline.train.draft.export import TargetFacts, check_formats, export_drafter
 from paceline.train.draft.features import FeatureSource, OnlineFeatures
 from paceline.train.draft.initial import continued_drafter, continued_spec, new_drafter
-from paceline.train.draft.shape import fit_spec, loss_shape
+from paceline.train.draft.shape import check_positions, fit_spec, loss_shape, warn_of_written_mask
 from paceline.train.draft.stage import TargetFolder, make_judge, open_samples, open_target
 from paceline.train.draft.task import DrafterTask, Export
 from paceline.train.loop.distributed import Place, joined, wait
@@ -84,7 +84,7 @@ def run_drafter(
         compute = settings.optim.compute(place.device)
         frozen = load_train_target(target.path, place.device, compute)
         for stage in _stages(settings):
-            batches = _batches(settings, stage, target)
+            batches = _batches(settings, stage, target, drafter.spec)
             task = _task(settings, stage, target, frozen, drafter, batches, place)
             again = resume and (
                 stage.out == Path(settings.out) or bool(checkpoint_steps(stage.out / "checkpoints"))
@@ -106,9 +106,14 @@ def _stages(settings: DrafterSettings) -> list[_Stage]:
     return stages
 
 
-def _batches(settings: DrafterSettings, stage: _Stage, target: TargetFolder) -> SampleBatches:
+def _batches(
+    settings: DrafterSettings, stage: _Stage, target: TargetFolder, spec: DrafterSpec
+) -> SampleBatches:
     served = None if settings.evaluate is None else settings.evaluate.thinking
-    return open_samples(stage.data, target, stage.optim, served, stage.section)
+    batches = open_samples(stage.data, target, stage.optim, served, stage.section)
+    check_positions(settings, spec, stage.data.length, f"{stage.section}.length")
+    warn_of_written_mask(batches, spec.mask_token_id, Path(stage.data.path))
+    return batches
 
 
 def _task(
@@ -180,7 +185,7 @@ def plan_drafter(settings: DrafterSettings, device: torch.device) -> dict[str, d
 def _plan_stage(
     settings: DrafterSettings, stage: _Stage, target: TargetFolder, drafter: Drafter, device: torch.device
 ) -> dict[str, Any]:
-    spec, optim, batches = drafter.spec, stage.optim, _batches(settings, stage, target)
+    spec, optim, batches = drafter.spec, stage.optim, _batches(settings, stage, target, drafter.spec)
     compute, count = optim.compute(device), count_parameters(drafter.parameters())
     tokens, blocks = stage.data.rows * stage.data.length, stage.data.rows * stage.num_anchors
     rows, mixer = blocks * spec.block_size, 2 * (spec.num_heads + spec.kv_heads) * spec.head_dim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 from paceline.engine.tokenizer import load_tokenizer
@@ -9,8 +10,9 @@ from paceline.errors import ConfigError
 from paceline.layers.rotary import RopeSpec
 from paceline.models.dflash_config import default_taps
 from paceline.models.spec import SLIDING_ATTENTION, DrafterSpec, TargetSpec
+from paceline.train.data.batches import SampleBatches
 from paceline.train.draft.losses import LossShape
-from paceline.train.settings.drafter import DrafterShape, LossSettings
+from paceline.train.settings.drafter import DrafterSettings, DrafterShape, LossSettings
 
 _PAPER_GAMMAS = ((8, 4.0), (10, 5.0), (16, 7.0))
 """Block size and gamma of the published recipe."""
@@ -51,6 +53,38 @@ def fit_spec(shape: DrafterShape, target: TargetSpec, folder: Path) -> DrafterSp
         causal=tuple(s if shape.is_causal is None else shape.is_causal for s in sliding),
         dtype=target.dtype,
     )
+
+
+def check_positions(settings: DrafterSettings, spec: DrafterSpec, length: int, key: str) -> None:
+    """Whether the drafter has positions for rows of `length` tokens; `key` is where that stands.
+
+    Raises: ConfigError where the settings say how many it has. A drafter that is continued brings its number
+    along, and rows may hold several short samples: that warns.
+    """
+    if length <= spec.max_position:
+        return
+    if settings.init_from is None:
+        raise ConfigError(
+            f"drafter: max_position_embeddings = {spec.max_position} is less than {key} = {length}: "
+            f"raise it, or lower {key}",
+            key="drafter.max_position_embeddings",
+        )
+    warnings.warn(
+        f"{settings.init_from} drafts up to position {spec.max_position}, {key} is {length}: what longer "
+        f"samples teach beyond that is never served; lower {key} unless all samples are shorter",
+        stacklevel=2,
+    )
+
+
+def warn_of_written_mask(batches: SampleBatches, mask: int, folder: Path) -> None:
+    """A block tells guesses from tokens by the mask's row alone, so no text should hold it."""
+    count = batches.answers_with(mask)
+    if count:
+        warnings.warn(
+            f"{folder}: answers hold the mask's token {mask} {count:,} times: name one that never occurs as "
+            "drafter.mask_token_id",
+            stacklevel=2,
+        )
 
 
 def loss_shape(settings: LossSettings, block_size: int) -> LossShape:

@@ -15,7 +15,7 @@ from paceline.errors import ConfigError
 from paceline.train.data.prompts import Prompt, read_prompts
 from paceline.train.evaluate.bars import judge
 from paceline.train.evaluate.environment import environment
-from paceline.train.evaluate.report import read_card, show, training_runs, write_card
+from paceline.train.evaluate.report import read_card, show, training_runs, write_card, write_report
 from paceline.train.loop.plan import show as show_values
 from paceline.train.settings.base import load_yaml
 from paceline.train.settings.evaluate import EvaluateSettings
@@ -184,9 +184,7 @@ class Evaluation:
             "runs": self._runs,
             "sections": self.sections,
         }
-        Path(self.settings.out).write_text(
-            json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        write_report(Path(self.settings.out), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
         if done is not None:
             _say(f"{done}: done after {report['seconds']:.0f} s")
         return report

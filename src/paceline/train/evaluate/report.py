@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from paceline.errors import ConfigError
+from paceline.errors import CapacityError, ConfigError
 from paceline.train.loop.metrics import METRICS
 from paceline.train.loop.record import RECORD
 
@@ -162,7 +163,26 @@ def _run_table(report: Report) -> str:
 def write_card(path: Path, report: Report) -> None:
     """Replace what stands between the two marks of a Markdown file. Raises as `read_card`."""
     before, behind = read_card(path)
-    path.write_text(f"{before}{BEGIN}\n{markdown(report)}\n{END}{behind}", encoding="utf-8")
+    write_report(path, f"{before}{BEGIN}\n{markdown(report)}\n{END}{behind}")
+
+
+def write_report(path: Path, text: str) -> None:
+    """Replace a file as a whole, so that a write that fails leaves what stood there; write through a link.
+
+    Raises: CapacityError that names the file.
+    """
+    special = path.is_symlink() or (path.exists() and not path.is_file())  # such as /dev/stdout
+    beside = path if special else path.with_name(f"{path.name}.unfinished")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        if not special:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+        raise CapacityError(
+            f"{path} cannot be written ({error.strerror or error}): make room, or give another file"
+        ) from error
 
 
 def read_card(path: Path) -> tuple[str, str]:

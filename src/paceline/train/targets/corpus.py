@@ -22,6 +22,7 @@ from paceline.train.synth.mix import WEIGHTS, Mix
 from paceline.train.synth.prose import Continuations
 from paceline.train.synth.render import Piece, pieces
 
+PROMPTS = "prompts.jsonl"
 END_OF_TEXT = "<|endoftext|>"
 _LARGEST = 1 << 16
 """Characters of a document; longer ones are cut, so that a part of them can be held out and packed."""
@@ -106,7 +107,7 @@ def _spoken(dialogues: Iterable[Dialogue], kind: str, repeat: int, share: float)
 
 def _messages(source: DialogueSource) -> Iterator[Dialogue]:
     try:
-        lines = Path(source.path).read_text(encoding="utf-8").splitlines()
+        lines = Path(source.path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"dialogues: cannot read {source.path}: {exc}", key="dialogues") from exc
     for number, line in enumerate(lines, start=1):
@@ -128,17 +129,33 @@ def _answers(source: AnswerSource) -> Iterator[Dialogue]:
     folder = Path(source.folder)
     try:
         tokenizer = Tokenizer.from_file(str(Path(source.tokenizer) / "tokenizer.json"))
-        lines = (folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (folder / PROMPTS).read_text(encoding="utf-8-sig").splitlines()
         with np.load(folder / f"{source.part}.npz") as file:
             numbers, offsets, ids = (file[name] for name in ("number", "offsets", "ids"))
     except Exception as exc:  # tokenizers raises nothing narrower
         raise ConfigError(f"answers: cannot read {folder}: {exc}", key="answers") from exc
-    asked = [json.loads(line)["prompt"] for line in lines]
+    asked = [_question(line, f"{folder / PROMPTS}, line {at}") for at, line in enumerate(lines, start=1)]
+    if len(numbers) != len(offsets) - 1 or not all(0 <= number < len(asked) for number in numbers):
+        raise ConfigError(
+            f"answers: {folder / source.part}.npz does not belong to the {len(asked)} lines of {PROMPTS}: "
+            "make both anew",
+            key="answers",
+        )
     texts = tokenizer.decode_batch(
         [ids[a:b].tolist() for a, b in pairwise(offsets)], skip_special_tokens=True
     )
     for number, text in zip(numbers.tolist(), texts, strict=True):
         yield Dialogue([user(asked[number]), assistant(text)], source.kind)
+
+
+def _question(line: str, where: str) -> str:
+    try:
+        question = json.loads(line)["prompt"]
+        if isinstance(question, str):
+            return question
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ConfigError(f'answers: {where}: needs {{"prompt": "a text"}}', key="answers")
 
 
 def _made(source: SynthSource, split: Split, count: int) -> Iterator[Passage]:
