@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from paceline import LLM, SamplingParams
+from paceline.config import EngineConfig, ModelConfig
+from paceline.engine.budget import forecast
+from paceline.engine.resolve import resolve
 from paceline.errors import ConfigError
 from paceline.kernels.nvfp4 import packed_product
 from paceline.quantize.dequantize import dequantize
@@ -78,6 +81,16 @@ def test_the_plan_says_what_is_held(folders):
                 str(folders[folder]), device="cpu", max_model_len=128, quantized_weights=wanted
             ).plan()
         assert (model["model"]["quantization"], model["model"]["quantized_weights"]) == is_
+
+
+def test_the_budget_counts_weights_as_they_will_be_held(folders):
+    def weights(folder, held):
+        model = ModelConfig(model=str(folders[folder]), device="cpu", quantized_weights=held)
+        return forecast(resolve(EngineConfig(model=model)))["memory"]["weights"]
+
+    assert weights("target", "dequantized") == weights("plain", "dequantized")
+    if packed_product(torch.device("cpu"), torch.bfloat16):
+        assert weights("target", "packed") < weights("target", "dequantized")
 
 
 def test_a_wrong_choice_is_a_usage_error(folders):

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline import kernels
-from paceline.cache.memory import derive_num_blocks, memory_budget
+from paceline.cache.memory import derive_num_blocks, memory_budget, utilization_budget
 from paceline.engine.assemble import CACHE_SHARE
 from paceline.engine.describe import slot_bytes
+from paceline.kernels.nvfp4 import packed_product
 from paceline.models.checkpoint import Checkpoint
+from paceline.models.quantized import QuantizedCheckpoint, as_plain
 
 if TYPE_CHECKING:
     from paceline.engine.resolve import Resolved
@@ -69,7 +71,7 @@ def _memory(resolved: Resolved) -> dict[str, Any]:
         shape,
         max_num_seqs=config.max_num_seqs,
         max_model_len=resolved.positions,
-        budget_bytes=int(_share(resolved) * max(0, free - loaded)) - checkpoints,
+        budget_bytes=_budget(resolved, free, loaded) - checkpoints,
     )
     parts = {
         "weights": weights,
@@ -92,25 +94,35 @@ def _memory(resolved: Resolved) -> dict[str, Any]:
     }
 
 
-def _share(resolved: Resolved) -> float:
+def _budget(resolved: Resolved, free: int, loaded: int) -> int:
+    """Bytes for the cache once `loaded` is taken of what is `free` now, as `assemble` will find them."""
     wanted = resolved.config.cache.gpu_memory_utilization
-    kind = resolved.device.type
-    return wanted if wanted is not None and kind == "cuda" else CACHE_SHARE[kind]
+    if wanted is not None and resolved.device.type == "cuda":
+        return max(0, utilization_budget(resolved.device, wanted) - loaded)
+    return int(CACHE_SHARE[resolved.device.type] * max(0, free - loaded))
 
 
 def _weights(resolved: Resolved) -> tuple[int, int, int]:
     """Bytes of the target, of its multi-token head and of the drafter, as far as they are used."""
-    size = resolved.spec.dtype.itemsize
-    counts = _counts(resolved.folder)
-    head = sum(count for name, count in counts.items() if name.startswith(MTP))
-    target = sum(count for name, count in counts.items() if ".visual." not in name) - head
-    drafter = sum(_counts(resolved.drafter_folder).values()) if resolved.drafter_folder else 0
-    return target * size, (head * size if resolved.mtp else 0), drafter * size
+    sizes = _sizes(resolved.folder, resolved)
+    head = sum(size for name, size in sizes.items() if name.startswith(MTP))
+    target = sum(size for name, size in sizes.items() if ".visual." not in name) - head
+    drafter = sum(_sizes(resolved.drafter_folder, resolved).values()) if resolved.drafter_folder else 0
+    return target, (head if resolved.mtp else 0), drafter
 
 
-def _counts(folder: Path) -> dict[str, int]:
-    """Elements of every tensor in a folder."""
-    return {name: math.prod(info.shape) for name, info in Checkpoint.open(folder).tensors.items()}
+def _sizes(folder: Path, resolved: Resolved) -> dict[str, int]:
+    """Bytes of every weight of a folder once it is loaded: decoded, or in 4 bits where they stay so."""
+    checkpoint = as_plain(Checkpoint.open(folder))
+    itemsize = resolved.spec.dtype.itemsize
+    sizes = {name: math.prod(info.shape) * itemsize for name, info in checkpoint.tensors.items()}
+    packed = resolved.keep_packed and packed_product(resolved.device, resolved.spec.dtype)
+    if packed and isinstance(checkpoint, QuantizedCheckpoint):
+        for name, module in checkpoint.modules.items():
+            if module.kind == "nvfp4":  # two codes a byte, and a scale of one byte for 16
+                count = math.prod(checkpoint.tensors[name].shape)
+                sizes[name] = count // 2 + count // 16
+    return sizes
 
 
 def _workspace(resolved: Resolved) -> int:
