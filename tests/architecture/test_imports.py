@@ -14,6 +14,7 @@ LAYERS = (
     ("backends", "engine"),
     ("serve", "bench", "train", "quantize"),
     ("cli",),
+    ("__main__",),
 )
 """Lowest first. A room imports from itself and from layers below its own, never from one beside it."""
 
