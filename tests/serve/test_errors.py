@@ -5,6 +5,10 @@ from __future__ import annotations
 import openai
 import pytest
 
+from paceline.engine.tokenizer import load_tokenizer
+from paceline.serve.chat import ChatFormat
+from paceline.serve.protocol import ChatRequest
+
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 USER = [{"role": "user", "content": "hi"}]
 PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
@@ -174,6 +178,37 @@ def test_fields_of_messages_and_of_tokenize_are_named_too(server):
         assert server.post(path, {**body, "odd": 1}).headers["x-paceline-ignored"] == "odd"
     error = server.error("/tokenize", {"messages": USER, "chat_template": "{{ x }}"})
     assert error["param"] == "chat_template"
+
+
+def test_variables_that_the_template_never_reads_are_named(server):
+    body = {"messages": USER, "max_tokens": 1, "reasoning_effort": "high"}
+    answered = server.post(
+        CHAT, {**body, "chat_template_kwargs": {"thinking": False, "enable_thinking": True}}
+    )
+    ignored = set(answered.headers["x-paceline-ignored"].split(", "))
+    assert {"chat_template_kwargs.thinking", "reasoning_effort"} <= ignored
+
+
+@pytest.mark.parametrize(
+    ("template", "unread"),
+    [
+        (
+            "{{ messages }}{% if enable_thinking %}x{% endif %}",
+            ["chat_template_kwargs.odd", "reasoning_effort"],
+        ),
+        (
+            "{{ reasoning_effort }}{% set odd = 1 %}{{ odd }}{{ enable_thinking }}",
+            ["chat_template_kwargs.odd"],
+        ),
+        ("{% generation %}{{ odd }}{% endgeneration %}", []),  # not to be told: nothing is named
+    ],
+)
+def test_what_a_template_reads(folder, template, unread):
+    values = {"enable_thinking": True, "odd": 1}
+    body = ChatRequest(messages=USER, chat_template_kwargs=values, reasoning_effort="low")
+    assert ChatFormat(load_tokenizer(folder), template).unread(body) == unread
+    off = ChatRequest(messages=USER, reasoning_effort="none")
+    assert ChatFormat(load_tokenizer(folder), template).unread(off) == []
 
 
 def test_the_official_client_raises_its_own_errors(server):

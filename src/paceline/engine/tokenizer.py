@@ -35,6 +35,12 @@ class TextTokenizer:
         """Whether prompts can be put into the model's chat format."""
         return bool(self._tokenizer.chat_template)
 
+    @property
+    def chat_template(self) -> str | None:
+        """The chat format's Jinja source; None where there is none, or several."""
+        template = self._tokenizer.chat_template
+        return template if isinstance(template, str) else None
+
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, with whatever the tokenizer itself adds."""
         return self._ids(text, special=True)

@@ -74,6 +74,8 @@ class Backend:
     def ignored(self, body: Body) -> dict[str, str]:
         """The header that names a request's fields without effect; each is logged once."""
         names = ignored_fields(body)
+        if self.service is not None:
+            names += self.service.format.unread(body)
         if not names:
             return {}
         for name in sorted(set(names) - self._named):

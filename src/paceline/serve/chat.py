@@ -7,16 +7,22 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, TemplateError, meta
+
 from paceline.errors import RequestError
 from paceline.serve.errors import ApiError
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from paceline.engine.tokenizer import TextTokenizer
     from paceline.serve.protocol import ChatTemplateFields
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Roles of a request, and what templates call them."""
 
+_EFFORT = {"none": "enable_thinking"}
+"""Efforts that are another variable of templates."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _TOOL_NAME = re.compile(r"[\w.:/-]{1,128}")
 """Models write a name between marks of their own, such as `<function=NAME>`, and it must come back whole."""
@@ -30,6 +36,7 @@ class ChatFormat:
         self._tokenizer, self._template = tokenizer, template
         signature = inspect.signature(tokenizer.render_chat)
         self._reserved = {*signature.parameters, "self", "conversation", "chat_template", "tokenize"}
+        self._read = _variables_of(template or tokenizer.chat_template)
 
     @property
     def available(self) -> bool:
@@ -61,6 +68,17 @@ class ChatFormat:
         except RequestError as error:
             raise ApiError(str(error), param=error.param) from None
 
+    def unread(self, body: BaseModel) -> list[str]:
+        """Fields of a request for variables that the template never looks at."""
+        if self._read is None:
+            return []
+        variables = getattr(body, "chat_template_kwargs", None) or {}
+        names = [f"chat_template_kwargs.{name}" for name in variables if name not in self._read]
+        effort = getattr(body, "reasoning_effort", None)
+        if effort is not None and _EFFORT.get(effort, "reasoning_effort") not in self._read:
+            names.append("reasoning_effort")
+        return names
+
     def encode(self, body: ChatTemplateFields) -> tuple[str, list[int]]:
         """The prompt of a request, as text and as token ids."""
         text = self.render(body)
@@ -82,6 +100,17 @@ class ChatFormat:
         elif body.reasoning_effort is not None:
             variables.setdefault("reasoning_effort", body.reasoning_effort)
         return variables
+
+
+def _variables_of(template: str | None) -> frozenset[str] | None:
+    """Names that a template reads from outside; None where that cannot be told."""
+    if template is None:
+        return None
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # only read: nothing is run
+    try:
+        return frozenset(meta.find_undeclared_variables(environment.parse(template)))
+    except TemplateError:  # tags of transformers' own
+        return None
 
 
 def _message(index: int, message: dict[str, Any]) -> dict[str, Any]:
