@@ -65,6 +65,15 @@ def test_the_memory_budget_adds_up(paceline, folder):
     assert (off["num_blocks"], off["checkpoints"], off["mtp_head"]) == (9, 0, 0)
 
 
+def test_a_plan_that_does_not_fit_shows_the_budget_all_the_same(paceline, folder):
+    flags = ("--max-num-seqs", "100000000", "--max-num-batched-tokens", "100000000")
+    result = paceline("serve", folder, "--device", "cpu", "--plan", *flags)
+    assert result.code == 0 and "recurrent slots" in result.out
+    assert "does not fit: " in result.out and "lower max_num_seqs" in result.out
+    memory = plan(paceline, folder)[0]["memory"]
+    assert memory["shortage"] is None
+
+
 def test_the_plan_for_people_says_where_values_come_from(paceline, folder, tmp_path):
     (tmp_path / "paceline.yaml").write_text("max-num-seqs: 7\nseed: 3\napi-key: hush\n")
     result = paceline("serve", folder, "--device", "cpu", "--plan", "--seed", "4")

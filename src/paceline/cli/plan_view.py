@@ -33,6 +33,8 @@ def show_plan(plan: dict[str, Any]) -> None:
         count = f"  ({memory[counts[name]]})" if name in counts else ""
         print(f"  {name.replace('_', ' '):34} {memory[name] / 2**20:12.1f} MiB{count}")
     print(f"  {'free now':34} {memory['free_now'] / 2**20:12.1f} MiB")
+    if memory["shortage"]:
+        print(f"  does not fit: {memory['shortage']}")
     print("kernels")
     for name, kind in plan["kernels"].items():
         print(f"  {name:34} {kind}")

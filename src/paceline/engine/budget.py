@@ -10,6 +10,7 @@ from paceline import kernels
 from paceline.cache.memory import derive_num_blocks, memory_budget, utilization_budget
 from paceline.engine.assemble import CACHE_SHARE
 from paceline.engine.describe import slot_bytes
+from paceline.errors import CapacityError
 from paceline.kernels.nvfp4 import packed_product
 from paceline.models.checkpoint import Checkpoint
 from paceline.models.quantized import QuantizedCheckpoint, as_plain
@@ -67,12 +68,7 @@ def _memory(resolved: Resolved) -> dict[str, Any]:
     loaded = weights + head + drafter
     free = memory_budget(resolved.device, share=1.0)
     checkpoints = resolved.num_checkpoints * shape.bytes_per_slot
-    blocks = config.cache.num_blocks or derive_num_blocks(
-        shape,
-        max_num_seqs=config.max_num_seqs,
-        max_model_len=resolved.positions,
-        budget_bytes=_budget(resolved, free, loaded) - checkpoints,
-    )
+    blocks, shortage = _blocks(resolved, _budget(resolved, free, loaded) - checkpoints)
     parts = {
         "weights": weights,
         "mtp_head": head,
@@ -86,12 +82,29 @@ def _memory(resolved: Resolved) -> dict[str, Any]:
         **parts,
         "total": sum(parts.values()),
         "free_now": free,
+        "shortage": shortage,
         "num_blocks": blocks,
         "block_size": shape.block_size,
         "num_slots": config.max_num_seqs + 1,
         "num_checkpoints": resolved.num_checkpoints,
         **slot_bytes(shape),
     }
+
+
+def _blocks(resolved: Resolved, budget: int) -> tuple[int, str | None]:
+    """KV blocks, and why they do not fit; then the two that an engine needs at the least are counted."""
+    if resolved.config.cache.num_blocks:
+        return resolved.config.cache.num_blocks, None
+    try:
+        blocks = derive_num_blocks(
+            resolved.shape,
+            max_num_seqs=resolved.config.max_num_seqs,
+            max_model_len=resolved.positions,
+            budget_bytes=budget,
+        )
+    except CapacityError as error:
+        return 2, str(error)
+    return blocks, None
 
 
 def _budget(resolved: Resolved, free: int, loaded: int) -> int:
