@@ -7,7 +7,7 @@ import json
 import pytest
 
 from paceline.serve.errors import ApiError
-from paceline.serve.schema_bounds import MOST_BYTES, MOST_LEVELS, bounded, nested_repeats
+from paceline.serve.schema_bounds import MOST_BYTES, MOST_LEVELS, bounded, nested_repeats, unfollowed
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,19 @@ def test_ordinary_schemas_pass() -> None:
         "$defs": {"host": {"type": "string", "pattern": r"^([a-z0-9-]{1,63}\.){1,10}[a-z]{2,63}$"}},
     }
     assert json.loads(bounded(schema, "field")) == schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems"),
+        ({"anyOf": [{"type": "string"}, {"not": {"type": "null"}}]}, "not"),
+        ({"type": "array", "items": {"if": {"const": 1}, "then": {"const": 2}}}, "if"),
+        ({"$defs": {"x": {"contains": {"const": 1}}}, "$ref": "#/$defs/x"}, "contains"),
+        ({"type": "object", "properties": {"not": {"type": "string"}, "if": {"type": "integer"}}}, None),
+        ({"enum": [{"not": 1}], "default": {"contains": 2}}, None),
+        ({"type": "object", "patternProperties": {"not": {"minItems": 1}}, "minProperties": 1}, None),
+    ],
+)
+def test_keywords_that_no_answer_is_held_to(schema: object, keyword: str | None) -> None:
+    assert unfollowed(schema) == keyword

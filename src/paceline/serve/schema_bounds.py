@@ -18,6 +18,14 @@ MOST_BYTES, MOST_LEVELS = 64 * 1024, 64
 MOST_REPEATS = 2000
 """Of all patterns together; see `nested_repeats`. Seconds of compiling."""
 
+UNFOLLOWED = frozenset({
+    "contains", "minContains", "maxContains", "uniqueItems", "not", "if", "then", "else", "dependentRequired",
+    "dependentSchemas", "propertyNames", "unevaluatedProperties", "unevaluatedItems",
+})  # fmt: skip
+"""Keywords that the grammar's library reads over: an answer could break them."""
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+"""Keywords whose keys are the user's own names, and not keywords."""
+
 _ATOM = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d{1,9})(?:(,)(\d{0,9}))?\}|.", re.DOTALL)
 
 
@@ -44,6 +52,25 @@ def bounded(schema: Any, param: str) -> str:
     raise ApiError(
         f"{param}: a schema may have {MOST_BYTES} bytes and {MOST_LEVELS} levels at most", param=param
     )
+
+
+def unfollowed(schema: Any) -> str | None:
+    """The first keyword of a schema that no answer would be held to; None: all are followed."""
+    inside = [schema]
+    while inside:
+        value = inside.pop()
+        if isinstance(value, list):
+            inside += value
+        elif isinstance(value, dict):
+            ignored = next((key for key in value if key in UNFOLLOWED), None)
+            if ignored is not None:
+                return ignored
+            for key, child in value.items():
+                named = key in _NAMED and isinstance(child, dict)
+                inside += (
+                    child.values() if named else [child] if key not in ("const", "enum", "default") else []
+                )
+    return None
 
 
 def nested_repeats(pattern: str) -> int:

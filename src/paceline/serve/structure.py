@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.engine.grammar import NEEDS_XGRAMMAR, Structure
 from paceline.serve.errors import ApiError
 from paceline.serve.protocol import NamedTool
-from paceline.serve.schema_bounds import bounded
+from paceline.serve.schema_bounds import bounded, unfollowed
 
 if TYPE_CHECKING:
     from paceline.config.sampling import SamplingParams
@@ -51,7 +51,15 @@ def _response_format(body: ChatRequest) -> tuple[Any, str, str] | None:
     if not isinstance(schema, dict):
         param = "response_format.json_schema.schema"
         raise ApiError(f"{param} must be a JSON schema", param=param)
-    return "json_schema", bounded(schema, "response_format.json_schema"), "response_format.json_schema"
+    text = bounded(schema, "response_format.json_schema")
+    ignored = unfollowed(schema)
+    if ignored is not None:
+        raise ApiError(
+            f"response_format.json_schema: no answer can be held to {ignored!r} while it is written: leave "
+            "it out and check the answer",
+            param="response_format.json_schema",
+        )
+    return "json_schema", text, "response_format.json_schema"
 
 
 def _forced(body: ChatRequest) -> bool:
