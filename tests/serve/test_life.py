@@ -197,6 +197,17 @@ def test_a_dead_engine_is_restarted_if_wished(folder):
 
 
 @pytest.mark.slow
+def test_an_engine_that_hangs_is_killed_and_started_anew(folder):
+    with running(folder, max_model_len=512, watchdog_s=3.0, on_engine_failure="restart") as server:
+        hung = server.server.client.pid
+        os.kill(hung, signal.SIGSTOP)
+        wait_until(lambda: server.server.client.pid != hung, timeout=30)
+        wait_until(lambda: server.http.get("/health").status_code == 200, timeout=60)
+        assert server.complete(max_tokens=3)["usage"]["completion_tokens"] <= 3
+    assert server.exit_code == 0
+
+
+@pytest.mark.slow
 def test_a_stop_lets_running_answers_end(folder):
     with running(folder, max_model_len=512) as server:
         with server.http.stream("POST", COMPLETIONS, json={**LONG, "stream": True}) as response:

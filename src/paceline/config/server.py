@@ -57,7 +57,8 @@ class ServerConfig(StrictModel):
         120.0,
         gt=0,
         allow_inf_nan=False,
-        description="Silence of the engine, in seconds, after which /health turns 503.",
+        description="Silence of the engine, in seconds, after which /health turns 503; after twice as long "
+        "it is killed, and on_engine_failure says what follows.",
     )
     drain_s: float = Field(
         30.0,

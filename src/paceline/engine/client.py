@@ -57,6 +57,10 @@ class EngineProcess:
         """Queue a command; never waits for the engine."""
         self._commands.put(command)
 
+    def kill(self) -> None:
+        """End a process that answers no more; `Ended` follows, as when it dies by itself."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the process, with force if it does not end by itself. All messages are delivered on return."""
         self._commands.put(Stop())

@@ -106,10 +106,14 @@ class EngineClient:
             await asyncio.to_thread(process.close)
 
     async def watch(self) -> None:
-        """Ask the engine for a sign of life, for ever."""
+        """Ask the engine for a sign of life, for ever; one that gives none for twice the watchdog's time is
+        killed, so that a hang ends as a death does."""
         while True:
             await asyncio.sleep(min(5.0, self._server.watchdog_s / 4))
             if self._process and self.info:
+                if time.monotonic() - self._heard > 2 * self._server.watchdog_s:
+                    logger.error("the engine hangs: it is killed")
+                    self._process.kill()
                 self._process.send(Ping())
 
     @property
