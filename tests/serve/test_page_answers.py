@@ -59,9 +59,11 @@ def browser(tmp_path_factory, scripted):
 @pytest.fixture
 def page(browser):
     """The page, let in with its key."""
-    browser.open(browser.url)
-    browser.run("sessionStorage.setItem('paceline-key', 'secret')")
+    # Before the page's own scripts: it would ask without a key first, and complain of the 401 at any time.
+    source = "sessionStorage.setItem('paceline-key', 'secret')"
+    script = browser.call("Page.addScriptToEvaluateOnNewDocument", source=source)
     visit(browser, browser.url)
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", **script)
     return browser
 
 
