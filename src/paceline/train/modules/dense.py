@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.models.dense_config import DenseSpec
 from paceline.train.modules.attend_slots import attend_slots
-from paceline.train.modules.base import RolloutState, TrainTarget
+from paceline.train.modules.base import RolloutState
+from paceline.train.modules.decoder import Decoder
 from paceline.train.modules.layers import (
     MLP,
     Linear,
@@ -20,7 +18,6 @@ from paceline.train.modules.layers import (
     SlotKV,
     attend,
     document_mask,
-    rope_rows,
     rotate,
 )
 
@@ -83,40 +80,12 @@ class DenseState(RolloutState):
         self.layers = layers
 
 
-class Dense(TrainTarget):
+class Dense(Decoder):
     """llama, qwen2 or qwen3."""
 
     def __init__(self, c: DenseSpec, compute: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.spec, self.compute = c, compute
-        self.hidden_size, self.vocab_size, self.num_layers = c.hidden_size, c.vocab_size, c.num_layers
-        self.max_position, self.eos_ids, self.tied = c.max_position, c.eos_ids, c.tied
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.layers = nn.ModuleList(DenseBlock(c) for _ in range(c.num_layers))
-        self.norm = RMSNorm(c.hidden_size, c.rms_eps, zero_centred=False)
-        self.lm_head = None if c.tied else Linear(c.hidden_size, c.vocab_size)
-        self._run: list[Any] = list(self.layers)
-        self._decode: list[Any] = [layer.decode for layer in self.layers]
-
-    def compile_blocks(self) -> None:
-        self._run = [torch.compile(layer, dynamic=False) for layer in self.layers]
-
-    def compile_decode(self) -> None:
-        self._decode = [torch.compile(step, dynamic=False) for step in self._decode]
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.embed_tokens.weight).to(self.compute)
-
-    @property
-    def head_weight(self) -> Tensor:
-        return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.head_weight.to(hidden.dtype)).float()
-
-    def _rope(self, positions: Tensor) -> Rope:
-        cos, sin = rope_rows(self.spec.rope, positions)
-        return cos.unsqueeze(-2), sin.unsqueeze(-2)
+        super().__init__(c, compute, (DenseBlock(c) for _ in range(c.num_layers)), zero_centred=False)
+        self.spec = c
 
     def forward(
         self, ids: Tensor, taps: tuple[int, ...] = (), documents: Tensor | None = None
