@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from paceline.train.data.batches import PADDING_DOCUMENT, TokenBatch
+from paceline.train.data.batches import TokenBatch
 from paceline.train.modules.base import TrainTarget
 
 
@@ -34,12 +34,6 @@ class FeatureSource(Protocol):
         ...
 
 
-def target_documents(documents: Tensor) -> Tensor:
-    """Document numbers [B, T] as a target takes them: they never fall within a row, so padding, which stands
-    behind all documents, gets the largest number."""
-    return torch.where(documents == PADDING_DOCUMENT, torch.iinfo(torch.int32).max, documents)
-
-
 class OnlineFeatures:
     """One forward pass of the frozen target a batch, without a graph."""
 
@@ -59,5 +53,5 @@ class OnlineFeatures:
     @torch.no_grad()
     def __call__(self, batch: TokenBatch) -> Captured:
         """Run the target over the packed rows."""
-        hidden, features = self._target(batch.ids, self.taps, target_documents(batch.documents))
+        hidden, features = self._target(batch.ids, self.taps, batch.documents)
         return Captured(features, hidden if self.hidden else None)
