@@ -45,6 +45,29 @@ def test_nothing_to_predict_is_a_loss_of_zero():
     assert none.tolist() == [0.0, 0.0]
 
 
+def test_a_negative_weight_makes_its_label_unlikely():
+    """-log(1 - p), and what is learnt beside it is as it was."""
+    torch.manual_seed(0)
+    hidden, table = torch.randn(1, 3, 8), torch.randn(11, 8, requires_grad=True)
+    labels, weights = torch.tensor([[4, 5, 6]]), torch.tensor([[1.0, -2.0, 0.0]])
+    found = language_loss(hidden, table, labels, weights, 2)[0]
+    p = F.linear(hidden, table).softmax(-1)[0]
+    expected = (-p[0, 4].log() - 2.0 * (1.0 - p[1, 5]).log()) / 3.0
+    torch.testing.assert_close(found, expected)
+    with torch.no_grad():
+        table -= 0.1 * torch.autograd.grad(found, table)[0]
+    after = F.linear(hidden, table).softmax(-1)[0]
+    assert after[0, 4] > p[0, 4] and after[1, 5] < p[1, 5]
+
+
+def test_a_label_that_is_sure_has_a_finite_loss():
+    hidden = torch.tensor([[[100.0]]], requires_grad=True)
+    table = torch.tensor([[1.0], [0.0]])
+    loss = language_loss(hidden, table, torch.tensor([[0]]), torch.tensor([[-1.0]]), 1)[0]
+    loss.backward()
+    assert loss.isfinite() and hidden.grad.isfinite().all()
+
+
 def test_labels_are_the_next_tokens_and_carry_their_own_weights():
     """A shift of the weights against the labels would teach prompts, or miss the first token of an answer."""
     ids, weights = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[0.0, 0.0, 1.0, 1.0]])

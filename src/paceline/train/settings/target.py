@@ -114,6 +114,16 @@ class SynthSource(Section):
         return self
 
 
+class LoopSource(Section):
+    """The section ``loops``: own answers that repeat themselves, whose repetitions are unlearnt."""
+
+    folder: Text
+    """What `paceline train data` has written with this model and ``filters.max_repeated: null``."""
+    gram: Annotated[int, Field(ge=2)] = 8
+    """A token is unlearnt that completes so many in a row that stand in the answer already."""
+    kind: Text = "loops"
+
+
 class HeldOut(Section):
     """The section ``held_out``: what is never trained on."""
 
@@ -146,6 +156,7 @@ class TargetSettings(Section):
     dialogues: tuple[DialogueSource, ...] = ()
     answers: tuple[AnswerSource, ...] = ()
     synth: tuple[SynthSource, ...] = ()
+    loops: LoopSource | None = None
     held_out: HeldOut = HeldOut()
     cache: Text | None = None
     """A file that keeps the encoded sources for the next start; made if it is not there."""
@@ -163,9 +174,12 @@ class TargetSettings(Section):
     `init_from`, at a lower learning rate."""
     optim: OptimSettings
 
+    def _sources(self) -> tuple[TextSource | DialogueSource | AnswerSource | SynthSource, ...]:
+        return (*self.text, *self.dialogues, *self.answers, *self.synth)
+
     @model_validator(mode="after")
     def _together(self) -> TargetSettings:
-        if not (self.text or self.dialogues or self.answers or self.synth):
+        if not self._sources():
             raise ValueError("nothing to learn from: give text, dialogues, answers or synth")
         if self.init_from is not None and self.model.model_fields_set:
             named = ", ".join(sorted(self.model.model_fields_set))
@@ -176,6 +190,10 @@ class TargetSettings(Section):
             raise ValueError("cache: a new tokenizer is learnt from the sources each time; give a folder")
         if self.init_from is not None and isinstance(self.tokenizer, NewTokenizer):
             raise ValueError("tokenizer: a new one does not fit the table of init_from")
+        if self.loops is not None and self.init_from is None:
+            raise ValueError("loops: the answers are of a model that is continued: give init_from")
+        if self.loops is not None and self.loops.kind in {s.kind for s in self._sources()}:
+            raise ValueError(f"loops.kind: {self.loops.kind!r} is the kind of another source: give another")
         if self.init_from is None and self.length > self.model.max_position_embeddings:
             raise ValueError("length exceeds model.max_position_embeddings")
         return self

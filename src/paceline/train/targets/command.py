@@ -32,6 +32,7 @@ from paceline.train.settings.target import NewTokenizer, TargetSettings
 from paceline.train.targets import cache
 from paceline.train.targets.corpus import Passage, passages
 from paceline.train.targets.export import WriteTokenizer, copied_tokenizer, export_target, new_tokenizer
+from paceline.train.targets.loops import read_loops
 from paceline.train.targets.rows import PackedRows, Tokens
 from paceline.train.targets.shape import spec_of
 from paceline.train.targets.task import TargetTask
@@ -61,8 +62,11 @@ def prepare(settings: TargetSettings) -> Prepared:
     parts = _parts(settings, cached, found, tokenizer)
     if not len(parts["train"].sizes):
         raise ConfigError("every document and dialogue is held out: lower held_out.share", key="held_out")
-    seed = settings.optim.seed
-    rows = PackedRows(parts["train"], settings.rows, settings.prompt_weight, seed)
+    seed, learnt = settings.optim.seed, parts["train"]
+    if settings.loops is not None:
+        loops = read_loops(settings.loops, settings.length, tokenizer.get_vocab_size())
+        learnt = learnt.and_avoid(loops, settings.loops.kind)
+    rows = PackedRows(learnt, settings.rows, settings.prompt_weight, seed)
     held_out = {kind: PackedRows(parts["held_out"], 1, 0.0, seed, kind) for kind in parts["held_out"].kinds}
     return Prepared(spec, write, rows, held_out)
 

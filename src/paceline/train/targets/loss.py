@@ -11,7 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 Chunk = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 """(hidden [N, H], table [V, H], labels [N], weights [N], teacher hidden [N, H'], teacher table [V, H']) ->
-weighted sums of cross-entropy and of KL(teacher || student), [2]."""
+weighted sums of cross-entropy and of KL(teacher || student), [2]. A negative weight asks for the opposite
+of its label: |w| × -log(1 - p), and no KL."""
+_SURE = 1.0 - 1e-6
+"""Probability above which a token that is to be unlearnt has no gradient: 1 - p has no digits left."""
 
 
 def next_tokens(ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,11 +33,14 @@ def head_sums(
     """One chunk; see `Chunk`. Matrices are multiplied in the dtype of `hidden`, the rest is fp32."""
     logits = F.linear(hidden, table.to(hidden.dtype)).float()
     logp = logits - logits.logsumexp(-1, keepdim=True)
-    loss = -(logp.gather(-1, labels.unsqueeze(-1)).squeeze(-1) * weights).sum()
+    label = logp.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    unlikely = torch.log1p(-label.exp().clamp(max=_SURE))
+    wanted_weights = weights.clamp(min=0.0)
+    loss = -(label * wanted_weights).sum() - (unlikely * (wanted_weights - weights)).sum()
     if taught is None or other is None:
         return torch.stack([loss, torch.zeros_like(loss)])
     wanted = F.linear(taught, other.to(taught.dtype)).float().log_softmax(-1)
-    return torch.stack([loss, ((wanted.exp() * (wanted - logp)).sum(-1) * weights).sum()])
+    return torch.stack([loss, ((wanted.exp() * (wanted - logp)).sum(-1) * wanted_weights).sum()])
 
 
 def language_loss(
@@ -69,4 +75,4 @@ def language_loss(
             use_reentrant=False,
             preserve_rng_state=False,  # reading the state would wait for the device
         )
-    return total / weight.sum().clamp(min=1e-6)
+    return total / weight.abs().sum().clamp(min=1e-6)

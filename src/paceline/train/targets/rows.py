@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -25,7 +25,8 @@ class RowBatch:
     ids: Tensor
     """[B, T] int64."""
     weights: Tensor
-    """[B, T] fp32: what the prediction of the token that stands here counts; 0 for padding."""
+    """[B, T] fp32: what the prediction of the token that stands here counts; 0 for padding, negative where
+    the token is to become unlikely."""
     documents: Tensor
     """[B, T] int64: number of the passage within its row, from 1; 0 is padding."""
 
@@ -66,6 +67,8 @@ class Tokens:
         self.learn = np.concatenate(learn) if learn else np.zeros(0, np.bool_)
         self.sizes = np.array(sizes, np.int64)
         self.starts = np.concatenate([[0], np.cumsum(self.sizes)])
+        self.avoided_from = len(sizes)
+        """The first stretch whose marked tokens are to be unlearnt; nothing else counts there."""
 
     @classmethod
     def of(
@@ -82,6 +85,24 @@ class Tokens:
         made.length, made.ids, made.learn, made.sizes = length, ids, learn, sizes
         made.kinds, made.characters = kinds, characters
         made.starts = np.concatenate([[0], np.cumsum(sizes)])
+        made.avoided_from = len(sizes)
+        return made
+
+    def and_avoid(self, stretches: Sequence[tuple[np.ndarray, np.ndarray]], kind: str) -> Tokens:
+        """These tokens and stretches (ids, which of them are to be unlearnt) behind them; see `loops`."""
+        assert kind not in self.kinds
+        ids, marked = (np.concatenate(part) for part in zip(*stretches, strict=True))
+        sizes = np.array([len(mine) for mine, _ in stretches], np.int64)
+        numbers = list(range(len(self.sizes), len(self.sizes) + len(sizes)))
+        made = Tokens.of(
+            self.length,
+            np.concatenate([self.ids, ids]),
+            np.concatenate([self.learn, marked]),
+            np.concatenate([self.sizes, sizes]),
+            {**self.kinds, kind: numbers},
+            self.characters,
+        )
+        made.avoided_from = len(self.sizes)
         return made
 
     def stretch(self, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -133,7 +154,8 @@ class PackedRows:
                 mine, learn = self.tokens.stretch(int(stretch))
                 behind = at + len(mine)
                 ids[row, at:behind], documents[row, at:behind] = mine, number
-                weights[row, at:behind] = np.where(learn, 1.0, self.prompt_weight)
+                avoided = stretch >= self.tokens.avoided_from
+                weights[row, at:behind] = -1.0 * learn if avoided else np.where(learn, 1.0, self.prompt_weight)
                 weights[row, at] = 0.0  # nothing stands before it that could predict it
                 at = behind
         return RowBatch(torch.from_numpy(ids), torch.from_numpy(weights), torch.from_numpy(documents))

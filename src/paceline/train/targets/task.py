@@ -77,7 +77,7 @@ class TargetTask:
             hidden, table, labels, weights, self._head_rows, self._chunk, self._taught(batch, table.shape[0])
         )
         loss = (1.0 - self._share) * both[0] + self._share * both[1]
-        metrics = {"weight": weights.sum(), "tokens": (batch.documents != PADDING_DOCUMENT).sum()}
+        metrics = {"weight": weights.abs().sum(), "tokens": (batch.documents != PADDING_DOCUMENT).sum()}
         if self._teacher is not None:
             metrics |= {"cross_entropy": both[0], "kl": both[1]}
         return loss, metrics
