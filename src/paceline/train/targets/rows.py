@@ -155,7 +155,8 @@ class PackedRows:
                 behind = at + len(mine)
                 ids[row, at:behind], documents[row, at:behind] = mine, number
                 avoided = stretch >= self.tokens.avoided_from
-                weights[row, at:behind] = -1.0 * learn if avoided else np.where(learn, 1.0, self.prompt_weight)
+                counts = -1.0 * learn if avoided else np.where(learn, 1.0, self.prompt_weight)
+                weights[row, at:behind] = counts
                 weights[row, at] = 0.0  # nothing stands before it that could predict it
                 at = behind
         return RowBatch(torch.from_numpy(ids), torch.from_numpy(weights), torch.from_numpy(documents))
