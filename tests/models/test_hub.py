@@ -60,5 +60,9 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.make_drafter(tmp_path / "checkout" / "drafter")
     assert resolve_model("demo") == tmp_path / "checkout" / "target"
     assert resolve_model("demo", "drafter") == tmp_path / "checkout" / "drafter"
+    tiny.make_drafter(tmp_path / "checkout" / "drafter-sliding")
+    assert resolve_model("demo-sliding", "drafter") == tmp_path / "checkout" / "drafter-sliding"
+    with pytest.raises(ModelError, match="demo-sliding"):
+        resolve_model("demo-sliding")  # it is no model to be served
     tiny.make_target(tmp_path / "installed" / "target", tokenizer=False)
     assert resolve_model("demo") == tmp_path / "installed" / "target"

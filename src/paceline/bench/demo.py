@@ -1,4 +1,4 @@
-"""What `paceline demo` measures: the same prompts plain and with each proposer, one at a time, at batch 1.
+"""What `paceline demo` measures: the same questions plain and with each proposer, one at a time, at batch 1.
 
 Engines take turns prompt by prompt, so that a slower minute of the machine falls on all of them alike. Each
 is warmed up first (kernels are compiled and caches touched then), and the warm-up is not counted.
@@ -29,6 +29,7 @@ PROPOSERS: dict[str, dict[str, Any] | None] = {
 
 OnStart = Callable[[str, str], None]
 OnText = Callable[[str], None]
+OnEnd = Callable[["RequestOutput", "RequestOutput"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +73,20 @@ def measure(
     params: SamplingParams,
     on_start: OnStart,
     on_text: OnText,
+    on_end: OnEnd,
 ) -> DemoRun:
-    """Run every prompt through every engine. `on_start(category, name)` and `on_text(delta)` follow along."""
+    """Run every prompt through every engine. `on_start(category, name)`, `on_text(delta)` and
+    `on_end(output, the plain one)` follow along."""
     plain = engines[PLAIN]
-    token_ids = [plain.encode(prompt.text, params, chat=False) for prompt in prompts]
+    chat = plain.tokenizer is not None and plain.tokenizer.has_chat_template
+    token_ids = [plain.encode(prompt.text, params, chat=chat) for prompt in prompts]
     warm_up(engines.values(), params, token_ids[0])
     run = DemoRun(prompts, {name: [] for name in engines})
     for prompt, ids in zip(prompts, token_ids, strict=True):
         for name, engine in engines.items():
             on_start(prompt.category, name)
             run.outputs[name].append(_stream(engine, ids, params, prompt.category, on_text))
+            on_end(run.outputs[name][-1], run.outputs[PLAIN][-1])
     return run
 
 
@@ -99,7 +104,7 @@ def _stream(
 
 
 def _row(name: str, outputs: Sequence[RequestOutput], plain: Sequence[RequestOutput]) -> Row:
-    speed, base = _tokens_per_s(outputs), _tokens_per_s(plain)
+    speed, base = tokens_per_s(outputs), tokens_per_s(plain)
     drafts = sum(output.stats.num_drafts for output in outputs)
     drafted = sum(output.stats.num_draft_tokens for output in outputs)
     accepted = sum(output.stats.num_accepted_tokens for output in outputs)
@@ -113,7 +118,8 @@ def _row(name: str, outputs: Sequence[RequestOutput], plain: Sequence[RequestOut
     )
 
 
-def _tokens_per_s(outputs: Sequence[RequestOutput]) -> float | None:
+def tokens_per_s(outputs: Sequence[RequestOutput]) -> float | None:
+    """Tokens after the first over decoding time; None without a second token."""
     seconds = sum(output.timing.decode_s for output in outputs)
     tokens = sum(output.usage.completion_tokens - 1 for output in outputs)
     return tokens / seconds if tokens > 0 and seconds > 0 else None

@@ -1,4 +1,4 @@
-"""One prompt of each category, written for a small base model that continues text (no chat format)."""
+"""One question of each category, for a small model that has learnt to answer such."""
 
 from __future__ import annotations
 
@@ -14,38 +14,16 @@ class CategoryPrompt:
 
 
 DEMO_PROMPTS = (
-    CategoryPrompt(
-        "coding",
-        "import json\nfrom pathlib import Path\n\n\ndef load_settings(path):\n"
-        '    """Return the settings stored in a JSON file.\n\n'
-        '    Raise ValueError if the file does not hold an object.\n    """\n',
-    ),
+    CategoryPrompt("coding", "Write a Python function that returns the sum of the even numbers in a list."),
     CategoryPrompt(
         "extraction",
-        "CREATE TABLE station (name TEXT, line TEXT, opened INTEGER);\n"
-        "INSERT INTO station VALUES ('Harbour', 'red', 1954);\n"
-        "INSERT INTO station VALUES ('Old Mill', 'blue', 1961);\n"
-        "INSERT INTO station VALUES ('Castle Hill', 'red', 1972);\n"
-        "INSERT INTO station VALUES (",
+        "Extract name, email and company as JSON:\n"
+        "You can reach Nora Kovac of Silver Harbor at nkovac@post.com or by phone at 555-0182.",
     ),
+    CategoryPrompt("math", "Calculate 731 - 254."),
+    CategoryPrompt("natural", "Give me three tips for sleeping better."),
+    CategoryPrompt("prose", "Write a paragraph about a walk in the forest."),
     CategoryPrompt(
-        "math",
-        "The :mod:`math` module works with whole numbers as well:\n\n"
-        "   >>> import math\n   >>> math.gcd(84, 36)\n   12\n   >>> math.factorial(6)\n   720\n   >>> math.",
-    ),
-    CategoryPrompt(
-        "natural",
-        "An index makes queries faster because the database does not have to read every row of the table. "
-        "To create an index on a column, use the",
-    ),
-    CategoryPrompt(
-        "prose",
-        "Miss Carlton had walked twice round the shrubbery before she saw her brother come out of the house; "
-        "and as he drew nearer, she could not but observe that",
-    ),
-    CategoryPrompt(
-        "reasoning",
-        "If the list is empty, the function returns None. If the list holds one item, it returns that item. "
-        "Otherwise",
+        "reasoning", "Anna is older than Ben. Ben is older than Carla. Who is the oldest of the three?"
     ),
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from paceline.bench import dflash, identity, machine, plain, rollback, window
@@ -27,6 +28,7 @@ from paceline.bench.goals import (
 )
 from paceline.bench.native import Native
 from paceline.bench.peers.base import Engine, NotMeasured
+from paceline.bench.peers.plain_form import plain_form
 from paceline.bench.peers.transformers import TransformersPeer
 from paceline.bench.peers.vllm import VllmPeer
 from paceline.bench.rows import Row, write
@@ -129,10 +131,11 @@ class Suite:
 
     def _against_transformers(self) -> Iterator[Row]:
         ours = Native(self.options.model)
-        peer = TransformersPeer(resolve_model(self.options.model))
-        encoded = [ours.encode(prompt.text) for prompt in self.options.prompts] or [[*range(1, 65)]]
-        prompts = [cut_prompts(encoded, batch, plain.PROMPT_TOKENS) for batch in (1, 16)]
-        yield from self._contests(TRANSFORMERS_ROWS, ours, peer, prompts)
+        with TemporaryDirectory(prefix="paceline-bench-") as folder:
+            peer = TransformersPeer(plain_form(resolve_model(self.options.model), Path(folder)))
+            encoded = [ours.encode(prompt.text) for prompt in self.options.prompts] or [[*range(1, 65)]]
+            prompts = [cut_prompts(encoded, batch, plain.PROMPT_TOKENS) for batch in (1, 16)]
+            yield from self._contests(TRANSFORMERS_ROWS, ours, peer, prompts)
 
     def _contests(
         self,

@@ -43,7 +43,7 @@ TITLES = {
 @options.json_option
 @options.debug_option
 def demo(prompt: str | None, max_tokens: int, temperature: float, as_json: bool) -> int:
-    """Let the embedded model continue one prompt of each category: plain, n-gram, MTP, DFlash.
+    """Let the embedded model answer one question of each category: plain, n-gram, MTP, DFlash.
 
     Exit code 1 if any text differs from the plain one.
     """
@@ -63,7 +63,7 @@ def demo(prompt: str | None, max_tokens: int, temperature: float, as_json: bool)
         }
         determinism = engines["plain"].determinism()
         notice("warming up, then every prompt runs plain and with each proposer, one at a time")
-        run = measure(engines, prompts, params, view.start, view.write)
+        run = measure(engines, prompts, params, view.start, view.write, view.end)
     rows = run.rows()
     if as_json:
         emit(_as_json(run, {"determinism": determinism, **_shown(params)}))

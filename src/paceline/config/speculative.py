@@ -26,7 +26,7 @@ class SpeculativeConfig(StrictModel):
     )
     model: str | None = Field(
         None,
-        description="The drafter: a local folder, a hub id, or `demo`. Needed by dflash; "
+        description="The drafter: a local folder, a hub id, `demo` or `demo-sliding`. Needed by dflash; "
         "mtp takes none, or the target's.",
     )
     num_speculative_tokens: int | None = Field(

@@ -1,4 +1,4 @@
-"""From what a user calls a model to a folder: a local path, a hub id, or `demo`."""
+"""From what a user calls a model to a folder: a path, a hub id, `demo`, `demo-sliding` for a drafter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Literal
 from paceline.errors import ModelError
 
 DEMO = "demo"
-DemoPart = Literal["target", "drafter"]
+DEMO_SLIDING = "demo-sliding"
+"""The demo's second drafter, whose layers see a window of the context."""
+ModelPart = Literal["target", "drafter"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # An installed package carries the demo inside; a checkout has it at its root.
@@ -20,9 +22,9 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 
 
-def resolve_model(name: str | Path, part: DemoPart = "target") -> Path:
-    """The folder of model `name`: an existing folder, `demo` (its `part`), or a hub id, downloaded with
-    progress.
+def resolve_model(name: str | Path, part: ModelPart = "target") -> Path:
+    """The folder of model `name`: an existing folder, `demo` (its `part`), `demo-sliding` (a drafter), or a
+    hub id, downloaded with progress.
 
     Raises: ModelError, one line, where there is no such folder, the demo is not installed, or the download
     fails.
@@ -30,6 +32,8 @@ def resolve_model(name: str | Path, part: DemoPart = "target") -> Path:
     text = str(name)
     if text == DEMO:
         return _demo(part)
+    if text == DEMO_SLIDING and part == "drafter":
+        return _demo("drafter-sliding")
     folder = Path(text).expanduser()
     if text and folder.is_dir():
         return folder
@@ -40,7 +44,7 @@ def resolve_model(name: str | Path, part: DemoPart = "target") -> Path:
     return _download(text)
 
 
-def _demo(part: DemoPart) -> Path:
+def _demo(part: str) -> Path:
     for folder in _DEMO_FOLDERS:
         if (folder / part / "config.json").is_file():
             return folder / part

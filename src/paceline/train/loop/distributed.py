@@ -51,7 +51,9 @@ def joined(device: str) -> Iterator[Place]:
     if world == 1:
         yield Place(chosen)
         return
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
+    cuda = chosen.type == "cuda"
+    own = chosen if cuda else None  # else NCCL guesses the GPU from the rank
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=_PATIENCE, device_id=own)
     try:
         yield Place(chosen, dist.get_rank(), world)
     finally:

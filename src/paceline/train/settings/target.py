@@ -122,6 +122,8 @@ class LoopSource(Section):
     gram: Annotated[int, Field(ge=2)] = 8
     """A token is unlearnt that completes so many in a row that stand in the answer already."""
     kind: Text = "loops"
+    repeat: PositiveInt = 1
+    """How often an epoch has them; a tenth to a fifth of all tokens was enough."""
 
 
 class HeldOut(Section):

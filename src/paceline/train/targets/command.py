@@ -65,7 +65,7 @@ def prepare(settings: TargetSettings) -> Prepared:
     seed, learnt = settings.optim.seed, parts["train"]
     if settings.loops is not None:
         loops = read_loops(settings.loops, settings.length, tokenizer.get_vocab_size())
-        learnt = learnt.and_avoid(loops, settings.loops.kind)
+        learnt = learnt.and_avoid(loops, settings.loops.kind, settings.loops.repeat)
     rows = PackedRows(learnt, settings.rows, settings.prompt_weight, seed)
     held_out = {kind: PackedRows(parts["held_out"], 1, 0.0, seed, kind) for kind in parts["held_out"].kinds}
     return Prepared(spec, write, rows, held_out)

@@ -88,12 +88,13 @@ class Tokens:
         made.avoided_from = len(sizes)
         return made
 
-    def and_avoid(self, stretches: Sequence[tuple[np.ndarray, np.ndarray]], kind: str) -> Tokens:
-        """These tokens and stretches (ids, which of them are to be unlearnt) behind them; see `loops`."""
+    def and_avoid(self, stretches: Sequence[tuple[np.ndarray, np.ndarray]], kind: str, repeat: int) -> Tokens:
+        """These tokens and stretches (ids, which of them are to be unlearnt) behind them, `repeat` times an
+        epoch; see `loops`."""
         assert kind not in self.kinds
         ids, marked = (np.concatenate(part) for part in zip(*stretches, strict=True))
         sizes = np.array([len(mine) for mine, _ in stretches], np.int64)
-        numbers = list(range(len(self.sizes), len(self.sizes) + len(sizes)))
+        numbers = list(range(len(self.sizes), len(self.sizes) + len(sizes))) * repeat
         made = Tokens.of(
             self.length,
             np.concatenate([self.ids, ids]),

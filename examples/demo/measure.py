@@ -1,0 +1,159 @@
+"""What each way of drafting gains on the demo: bench prompts, one at a time, engines taking turns.
+
+    python examples/demo/measure.py --out speed.json
+    python examples/demo/measure.py --temperatures 0.7 1.0 --methods sampling --out sampling.json
+    python examples/demo/measure.py --methods context --out context.json
+
+`speed`: plain decoding, n-gram, MTP and DFlash with several draft lengths. `sampling`: DFlash whose drafts
+are the likeliest ids (greedy) or drawn with the noise of the target's own draw (coupled). `context`: both
+drafters with 3,500 tokens of context, most of it other questions and answers, and without it. Speed is decoding time alone, prompts left out;
+medians over prompts would hide the long ones, so tokens are divided by seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from paceline import LLM, SamplingParams
+from paceline.bench.machine import environment
+from paceline.bench.workload import Prompt, read_prompts
+from paceline.engine.results import RequestOutput, SpeculationStats
+
+PROMPTS = Path(__file__).parents[2] / "src/paceline/bench/prompts.jsonl"
+FOUR = ("coding", "math", "reasoning", "extraction")
+DFLASH, MTP = {"method": "dflash", "model": "demo"}, {"method": "mtp"}
+SLIDING = {"method": "dflash", "model": "demo-sliding"}
+METHODS: dict[str, dict[str, dict[str, Any] | None]] = {
+    "speed": {
+        "plain": None,
+        "ngram": {"method": "ngram"},
+        **{f"mtp, n = {n}": MTP | {"num_speculative_tokens": n} for n in (2, 3)},
+        **{f"dflash, n = {n}": DFLASH | {"num_speculative_tokens": n} for n in (2, 3, 4, 5, 7)},
+        "dflash sliding, n = 4": SLIDING | {"num_speculative_tokens": 4},
+    },
+    "sampling": {
+        "plain": None,
+        "greedy": DFLASH | {"draft_sample_method": "greedy"},
+        "coupled": DFLASH | {"draft_sample_method": "coupled"},
+    },
+    "context": {"full": DFLASH, "sliding": SLIDING},
+}
+CONTEXT = 3500
+
+
+def main() -> None:
+    """Print a table and write the figures."""
+    p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    p.add_argument("--methods", choices=METHODS, default="speed")
+    p.add_argument("--temperatures", type=float, nargs="+", default=[0.0])
+    p.add_argument("--per-category", type=int, default=12)
+    p.add_argument("--max-tokens", type=int, default=192)
+    p.add_argument("--out", type=Path, required=True)
+    a = p.parse_args()
+    prompts = _chosen(a.per_category)
+    rows = []
+    with ExitStack() as stack:
+        engines = {
+            name: stack.enter_context(closing(LLM("demo", speculative_config=config, max_num_seqs=1)))
+            for name, config in METHODS[a.methods].items()
+        }
+        for heat in a.temperatures:
+            params = SamplingParams(temperature=heat, max_tokens=a.max_tokens, seed=0)
+            for filler in (0, CONTEXT) if a.methods == "context" else (0,):
+                outputs = _answers(engines, prompts, params, filler)
+                rows += list(_rows(outputs, prompts, {"temperature": heat, "context": filler or "own"}))
+    for row in rows:
+        print(json.dumps(row))
+    settings = {"max_tokens": a.max_tokens, "per_category": a.per_category, "batch": 1, "seed": 0}
+    report = {"settings": settings, "env": environment(), "figures": rows}
+    a.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _chosen(count: int) -> list[Prompt]:
+    kept: dict[str, int] = {}
+    prompts = []
+    for prompt in read_prompts(PROMPTS):
+        kept[prompt.category] = kept.get(prompt.category, 0) + 1
+        if kept[prompt.category] <= count:
+            prompts.append(prompt)
+    return prompts
+
+
+def _answers(
+    engines: dict[str, LLM], prompts: list[Prompt], params: SamplingParams, filler: int
+) -> dict[str, list[RequestOutput]]:
+    """Outputs by engine, in the order of the prompts."""
+    found: dict[str, list[RequestOutput]] = {name: [] for name in engines}
+    first = next(iter(engines.values()))
+    before = _filler(first, prompts, filler)
+    for number, prompt in enumerate([prompts[0], *prompts]):
+        ids = first.encode(prompt.text, params, chat=True)
+        ids = before[: max(0, filler - len(ids))] + ids
+        for name, engine in engines.items():
+            (output,) = engine.generate([ids], params)
+            if number:  # the first one warms up
+                found[name].append(output)
+        print(f"{number} of {len(prompts)}", end="\r", file=sys.stderr, flush=True)
+    return found
+
+
+def _filler(llm: LLM, prompts: list[Prompt], tokens: int) -> list[int]:
+    """Earlier questions and answers, as many as `tokens` take."""
+    ids: list[int] = []
+    while len(ids) < tokens:
+        for prompt in prompts:
+            asked = llm.encode(prompt.text, chat=True)
+            (answer,) = llm.generate([asked], SamplingParams(temperature=0.0, max_tokens=192))
+            ids += [*asked, *answer.token_ids, *llm.encode("\n")]
+            if len(ids) >= tokens:
+                break
+    return ids[:tokens]
+
+
+def _rows(
+    outputs: dict[str, list[RequestOutput]], prompts: list[Prompt], settings: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """A row a method and category; `four`: the mean over the categories that goals are set for."""
+    first = next(iter(outputs))
+    categories = list(dict.fromkeys(p.category for p in prompts))
+    for name, mine in outputs.items():
+        by: dict[str, dict[str, float | None]] = {}
+        for category in categories:
+            chosen = [i for i, prompt in enumerate(prompts) if prompt.category == category]
+            ours, base = [mine[i] for i in chosen], [outputs[first][i] for i in chosen]
+            by[category] = {
+                "acceptance_length": _acceptance(ours),
+                "tokens_per_s": round(_pace(ours), 1),
+                f"over_{first}": round(_pace(ours) / _pace(base), 3),
+                "identical": sum(a.token_ids == b.token_ids for a, b in zip(ours, base, strict=True)),
+            }
+        four = [by[c] for c in FOUR if c in by]
+        means = {
+            key: round(sum(float(row[key] or 0.0) for row in four) / len(four), 3)
+            for key in ("acceptance_length", "tokens_per_s", f"over_{first}")
+            if all(row[key] is not None for row in four)
+        }
+        yield {"method": name, **settings, "four": means, "categories": by}
+
+
+def _acceptance(outputs: list[RequestOutput]) -> float | None:
+    stats = SpeculationStats(outputs[0].stats.method, outputs[0].stats.num_speculative_tokens)
+    for output in outputs:
+        stats.merge(output.stats)
+    length: float | None = stats.to_json(0)["acceptance_length"]
+    return None if length is None else round(length, 3)
+
+
+def _pace(outputs: list[RequestOutput]) -> float:
+    seconds = sum(output.timing.decode_s for output in outputs)
+    return sum(len(output.token_ids) - 1 for output in outputs) / max(seconds, 1e-9)
+
+
+if __name__ == "__main__":
+    main()
