@@ -124,7 +124,7 @@ def test_the_plan_of_a_27b_from_headers(paceline, tmp_path, options, count, giga
 
 def test_the_demo_can_always_be_planned(paceline):
     plan = one(paceline("quantize", "demo", "--recipe", "xs", "--plan", "--json"))
-    assert plan["count"] > 300 and plan["bytes"] < 14e6
+    assert plan["count"] > 300 and plan["bytes"] < 60e6
 
 
 @pytest.mark.parametrize(
