@@ -6,8 +6,9 @@
 
 `speed`: plain decoding, n-gram, MTP and DFlash with several draft lengths. `sampling`: DFlash whose drafts
 are the likeliest ids (greedy) or drawn with the noise of the target's own draw (coupled). `context`: both
-drafters with 3,500 tokens of context, most of it other questions and answers, and without it. Speed is decoding time alone, prompts left out;
-medians over prompts would hide the long ones, so tokens are divided by seconds.
+drafters with 3,500 tokens of context, most of it other questions and answers, and without it. Speed is
+decoding time alone, prompts left out; medians over prompts would hide the long ones, so tokens are divided
+by seconds.
 """
 
 from __future__ import annotations

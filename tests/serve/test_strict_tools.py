@@ -142,7 +142,7 @@ def test_the_grammar_holds_inside_calls_only(tagged):
     tokenizer = load_tokenizer(tagged)
     table = TokenBytes(tokenizer.backend)
     options = {"tool_call_parser": "qwen3_coder", "enable_auto_tool_choice": True}
-    readers = Readers(Serving.of(str(tagged), options, None).server, tokenizer, table)
+    readers = Readers(Serving.of(str(tagged), options, None).server.answer_format(None), tokenizer, table)
     body = ChatRequest(messages=USER, tools=tools(True))
     structure = structure_of(body, SamplingParams(), "", readers)
     state = Grammars(table, VOCAB, [EOS]).start(structure)

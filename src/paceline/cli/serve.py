@@ -72,17 +72,18 @@ def serve(model: str, config: str | None, plan: bool, as_json: bool, **given: An
     serving = Serving.of(model, _values(given), config)
 
     from paceline.engine.resolve import resolve
-    from paceline.serve.service import check_generation_config, read_template
+    from paceline.serve.service import check_generation_config, model_template, read_template
 
-    read_template(serving.server.chat_template)
+    template = read_template(serving.server.chat_template)
     check_generation_config(serving.server.generation_config)
     resolved = resolve(serving.engine)  # what does not fit is refused before anything is loaded
+    answers = serving.server.answer_format(template or model_template(resolved.folder))
     for note in (*serving.notes(resolved.device.type), *environment_notes(os.environ)):
         notice(note)
     if plan:
         from paceline.engine.budget import forecast
 
-        what = {"settings": serving.settings(), **forecast(resolved)}
+        what = {"settings": serving.settings(answers), **forecast(resolved)}
         emit(what) if as_json else show_plan(what)
         return 0
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from paceline.config.base import StrictModel
 from paceline.errors import ConfigError
 
-ReasoningParser = Literal["qwen3"]
-ToolCallParser = Literal["qwen3_coder", "qwen3_xml"]
+ReasoningParser = Literal["qwen3", "none"]
+ToolCallParser = Literal["qwen3_coder", "qwen3_xml", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """What is looked for in a model's answers; see `ServerConfig.answer_format`."""
+
+    reasoning: bool
+    """A think block, which goes to `reasoning`."""
+    tool_calls: bool
+    """Calls in Qwen's XML form, where a request forces one."""
+    auto_tool_choice: bool
+    """Calls also where the model may choose."""
 
 
 def _names(value: Any) -> Any:
@@ -34,13 +47,19 @@ class ServerConfig(StrictModel):
         None, description="A file with a Jinja chat template, instead of the model's own."
     )
     reasoning_parser: ReasoningParser | None = Field(
-        None, description="Splits an answer into `reasoning` and `content`; absent: all of it is content."
+        None,
+        description="Splits an answer into `reasoning` and `content`; none: all of it is content. Absent: "
+        "as the chat template writes reasoning.",
     )
     tool_call_parser: ToolCallParser | None = Field(
-        None, description="Reads tool calls out of an answer; both names mean Qwen's XML form."
+        None,
+        description="Reads tool calls out of an answer; both names mean Qwen's XML form. Absent: as the chat "
+        "template writes calls, and then `tool_choice: auto` is allowed.",
     )
-    enable_auto_tool_choice: bool = Field(
-        False, description="Let the model choose tools (`tool_choice: auto`); needs --tool-call-parser."
+    enable_auto_tool_choice: bool | None = Field(
+        None,
+        description="Let the model choose tools (`tool_choice: auto`). Absent: where the chat template "
+        "writes calls, unless --tool-call-parser is given.",
     )
     generation_config: str = Field(
         "auto",
@@ -70,10 +89,23 @@ class ServerConfig(StrictModel):
         "exit", description="When the engine dies: end with exit code 1, or start it anew."
     )
 
-    @model_validator(mode="after")
-    def _tools_agree(self) -> Self:
-        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+    def answer_format(self, template: str | None) -> AnswerFormat:
+        """How answers are read. template: the model's chat template, which decides what was left open.
+
+        Raises: ConfigError where the model shall choose tools whose calls cannot be read.
+        """
+        written = template or ""
+        reasoning, tools = self.reasoning_parser, self.tool_call_parser
+        reads = "<tool_call>" in written and "<function=" in written if tools is None else tools != "none"
+        if self.enable_auto_tool_choice and not reads:
             raise ConfigError(
-                "--enable-auto-tool-choice needs --tool-call-parser qwen3_coder", key="tool_call_parser"
+                "--enable-auto-tool-choice needs --tool-call-parser qwen3_coder: the chat template shows no "
+                "form of calls that is known",
+                key="tool_call_parser",
             )
-        return self
+        chosen = self.enable_auto_tool_choice
+        return AnswerFormat(
+            reasoning="</think>" in written if reasoning is None else reasoning != "none",
+            tool_calls=reads,
+            auto_tool_choice=tools is None and reads if chosen is None else chosen,
+        )

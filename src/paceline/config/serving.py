@@ -16,7 +16,7 @@ from paceline.config.cache import CacheConfig
 from paceline.config.engine import EngineConfig
 from paceline.config.model import ModelConfig
 from paceline.config.recipes import RecipeFlags
-from paceline.config.server import ServerConfig
+from paceline.config.server import AnswerFormat, ServerConfig
 from paceline.config.speculative import SpeculativeConfig
 from paceline.errors import ConfigError
 
@@ -65,11 +65,15 @@ class Serving:
         """One line for each option that was given and has no effect on `device` ("cpu" or "cuda")."""
         yield from self.recipe.notes(device)
         server = self.server
-        if server.tool_call_parser and not server.enable_auto_tool_choice:
+        named = server.tool_call_parser not in (None, "none")
+        if named and not server.enable_auto_tool_choice:
             yield "--tool-call-parser: no effect without --enable-auto-tool-choice"
 
-    def settings(self) -> dict[str, dict[str, Any]]:
-        """Every option with its value and where that comes from; the key's value is never shown."""
+    def settings(self, answers: AnswerFormat) -> dict[str, dict[str, Any]]:
+        """Every option with its value and where that comes from; the key's value is never shown.
+
+        answers: what the chat template has decided of what was left open.
+        """
         layers: tuple[tuple[BaseModel, tuple[str, ...]], ...] = (
             (self.engine.model, MODEL_KEYS),
             (self.engine.cache, CACHE_KEYS),
@@ -82,7 +86,16 @@ class Serving:
         values[SPECULATIVE_KEY] = speculative.model_dump(exclude_none=True) if speculative else None
         if values["api_key"] is not None:
             values["api_key"] = "(set)"
-        return {k: {"value": v, "from": self.origins.get(k, "default")} for k, v in values.items()}
+        found = {k: {"value": v, "from": self.origins.get(k, "default")} for k, v in values.items()}
+        decided = {
+            "reasoning_parser": "qwen3" if answers.reasoning else "none",
+            "tool_call_parser": "qwen3_coder" if answers.tool_calls else "none",
+            "enable_auto_tool_choice": answers.auto_tool_choice,
+        }
+        for key, value in decided.items():
+            if found[key]["value"] is None:
+                found[key] = {"value": value, "from": "chat template"}
+        return found
 
 
 def read_options(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from paceline.serve.parsers.qwen3 import Qwen3Parser
 from paceline.serve.parsers.tags import CLOSE_THINK, TAGS, TagTokens, opens_reasoning
 
 if TYPE_CHECKING:
-    from paceline.config.server import ServerConfig
+    from paceline.config.server import AnswerFormat
     from paceline.engine.detokenizer import TokenBytes
     from paceline.engine.tokenizer import TextTokenizer
     from paceline.serve.protocol import ChatRequest
@@ -36,14 +36,15 @@ class PlainParser:
 class Readers:
     """Makes the parsers of one server's chat answers."""
 
-    def __init__(self, config: ServerConfig, tokenizer: TextTokenizer, table: TokenBytes):
-        self._config = config
+    def __init__(self, answers: AnswerFormat, tokenizer: TextTokenizer, table: TokenBytes):
+        """answers: what is looked for."""
+        self._answers = answers
         self._tokens = TagTokens.of(tokenizer.backend, table)
 
     def parser(self, body: ChatRequest, prompt: str, *, skip_special_tokens: bool) -> MakeParser:
         """How each choice of a request is read. Raises `ApiError` for a tool choice that cannot be had."""
         tools = self._tools(body)
-        reasoning = self._config.reasoning_parser is not None
+        reasoning = self._answers.reasoning
         if not reasoning and not tools:
             return PlainParser
         options = ParserOptions(
@@ -61,7 +62,7 @@ class Readers:
 
     def check_parser(self) -> None:
         """Raise `ApiError` where calls could not be read."""
-        if not self._config.tool_call_parser:
+        if not self._answers.tool_calls:
             raise ApiError(
                 "a forced call needs a server started with --tool-call-parser", param="tool_choice"
             )
@@ -71,7 +72,7 @@ class Readers:
 
         param: the field that needs to know. Raises `ApiError` where no single token ends it.
         """
-        if self._config.reasoning_parser is None or not opens_reasoning(prompt):
+        if not self._answers.reasoning or not opens_reasoning(prompt):
             return None
         for token, mark in self._tokens.marks.items():
             if mark == CLOSE_THINK:
@@ -94,7 +95,7 @@ class Readers:
         return tuple(_spec(tool["function"]) for tool in body.tools)
 
     def _check_auto(self) -> None:
-        if not (self._config.enable_auto_tool_choice and self._config.tool_call_parser):
+        if not (self._answers.auto_tool_choice and self._answers.tool_calls):
             raise ApiError(
                 "tools need a server started with --enable-auto-tool-choice and --tool-call-parser "
                 "(or tool_choice: 'none')",

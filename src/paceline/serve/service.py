@@ -13,6 +13,7 @@ from paceline.engine.detokenizer import TokenBytes
 from paceline.engine.resolve import read_generation_config
 from paceline.engine.tokenizer import load_tokenizer
 from paceline.errors import ConfigError, ModelError
+from paceline.models.checkpoint import read_json
 from paceline.serve.chat import ChatFormat
 from paceline.serve.errors import ApiError
 from paceline.serve.figures import Tally
@@ -40,8 +41,10 @@ class Service:
         self.tokenizer = _tokenizer(Path(info.folder))
         self.defaults = _defaults(self.config.generation_config, info)
         self.table = TokenBytes(self.tokenizer.backend)
-        self.format = ChatFormat(self.tokenizer, read_template(self.config.chat_template))
-        self.readers = Readers(self.config, self.tokenizer, self.table)
+        template = read_template(self.config.chat_template)
+        self.format = ChatFormat(self.tokenizer, template)
+        answers = self.config.answer_format(template or self.tokenizer.chat_template)
+        self.readers = Readers(answers, self.tokenizer, self.table)
         self.logprobs = LogprobsWriter(self.table)
         self.metrics = Metrics(self.names[0], lambda: client.figures, info.num_drafts)
         client.listeners.append(self.metrics.news)
@@ -160,6 +163,16 @@ def check_generation_config(wish: str) -> None:
             f"--generation-config {wish}: no generation_config.json there; give auto, vllm or a folder",
             key="generation_config",
         )
+
+
+def model_template(folder: Path) -> str | None:
+    """The chat template that a model's folder holds, without loading its tokenizer; None where there is none,
+    or several."""
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    template = read_json(path).get("chat_template") if path.is_file() else None
+    return template if isinstance(template, str) else None
 
 
 def read_template(path: str | None) -> str | None:
