@@ -40,7 +40,8 @@ def resolve_model(name: str | Path, part: ModelPart = "target") -> Path:
     if text and folder.exists():
         raise ModelError(f"model {text} is a file; name its folder")
     if not _HUB_ID.fullmatch(text):
-        raise ModelError(f"model folder {text!r} does not exist (nor is it a hub id owner/name, or {DEMO!r})")
+        names = repr(DEMO) if part == "target" else f"{DEMO!r}, or {DEMO_SLIDING!r}"
+        raise ModelError(f"model folder {text!r} does not exist (nor is it a hub id owner/name, or {names})")
     return _download(text)
 
 

@@ -12,6 +12,7 @@ from paceline.train.data.shards import Sample, ShardWriter
 from paceline.train.settings.target import LoopSource
 from paceline.train.targets.command import prepare, run_target
 from paceline.train.targets.loops import looped, read_loops, repeats
+from tests import tiny
 from tests.train.targets.small import settings, write_corpus
 
 
@@ -32,18 +33,29 @@ def test_answers_without_loops_are_left_out_and_long_ones_cut():
     assert flags.tolist() == [False] * 5 + [True, True]
 
 
-def write(folder, *samples):
-    with ShardWriter(folder, {"model": "x"}) as writer:
+def write(folder, *samples, fingerprint=None):
+    with ShardWriter(folder, {"model_fingerprint": fingerprint}) as writer:
         for one in samples:
             writer.write(one)
     return LoopSource(folder=str(folder), gram=2)
 
 
 def test_a_folder_without_loops_or_of_another_model_is_an_error_that_says_so(tmp_path):
+    model = tiny.make_target(tmp_path / "model", tokenizer=False)
     with pytest.raises(ConfigError, match="max_repeated: null"):
-        read_loops(write(tmp_path / "none", sample([3, 4, 5])), 64, 100)
+        read_loops(write(tmp_path / "none", sample([3, 4, 5])), model, 64, 100)
     with pytest.raises(ConfigError, match="beyond the tokenizer's 4"):
-        read_loops(write(tmp_path / "other", sample([3, 4, 3, 4])), 64, 4)
+        read_loops(write(tmp_path / "other", sample([3, 4, 5])), model, 64, 4)
+    with pytest.raises(ConfigError, match="no whole shard"):
+        read_loops(write(tmp_path / "empty"), model, 64, 100)
+    with pytest.raises(ConfigError, match="is no folder of samples"):
+        read_loops(LoopSource(folder=str(tmp_path / "nowhere")), model, 64, 100)
+
+
+def test_answers_of_other_weights_are_told(tmp_path):
+    model = tiny.make_target(tmp_path / "model", tokenizer=False)
+    with pytest.warns(UserWarning, match="another model"):
+        read_loops(write(tmp_path / "own", sample([3, 4, 3, 4]), fingerprint="x"), model, 64, 100)
 
 
 def test_loops_stand_among_the_rows_with_negative_weights(tmp_path):

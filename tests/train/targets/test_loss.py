@@ -60,12 +60,13 @@ def test_a_negative_weight_makes_its_label_unlikely():
     assert after[0, 4] > p[0, 4] and after[1, 5] < p[1, 5]
 
 
-def test_a_label_that_is_sure_has_a_finite_loss():
-    hidden = torch.tensor([[[100.0]]], requires_grad=True)
+def test_the_surest_label_is_unlearnt_at_full_strength():
+    """1 - p is 1e-22 here, of which fp32 sees nothing: -log(1 - p) is 50, and its slope one."""
+    hidden = torch.tensor([[[50.0]]], requires_grad=True)
     table = torch.tensor([[1.0], [0.0]])
     loss = language_loss(hidden, table, torch.tensor([[0]]), torch.tensor([[-1.0]]), 1)[0]
     loss.backward()
-    assert loss.isfinite() and hidden.grad.isfinite().all()
+    assert loss.item() == pytest.approx(50.0) and hidden.grad.item() == pytest.approx(1.0)
 
 
 def test_labels_are_the_next_tokens_and_carry_their_own_weights():

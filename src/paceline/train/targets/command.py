@@ -64,7 +64,8 @@ def prepare(settings: TargetSettings) -> Prepared:
         raise ConfigError("every document and dialogue is held out: lower held_out.share", key="held_out")
     seed, learnt = settings.optim.seed, parts["train"]
     if settings.loops is not None:
-        loops = read_loops(settings.loops, settings.length, tokenizer.get_vocab_size())
+        assert source is not None
+        loops = read_loops(settings.loops, source, settings.length, tokenizer.get_vocab_size())
         learnt = learnt.and_avoid(loops, settings.loops.kind, settings.loops.repeat)
     rows = PackedRows(learnt, settings.rows, settings.prompt_weight, seed)
     held_out = {kind: PackedRows(parts["held_out"], 1, 0.0, seed, kind) for kind in parts["held_out"].kinds}

@@ -55,12 +55,12 @@ def passages(settings: TargetSettings) -> Iterator[Passage]:
             piece = Piece(document + END_OF_TEXT, True)
             yield Passage((piece,), text.kind, split_of(document, share), text.repeat)
     for chats in settings.dialogues:
-        yield from _spoken(_messages(chats), chats.kind, chats.repeat, share)
+        yield from _spoken(read_dialogues(chats), chats.kind, chats.repeat, share)
     for answers in settings.answers:
         yield from _spoken(_answers(answers), answers.kind, answers.repeat, share)
     for made in settings.synth:
-        yield from _made(made, "train", made.count)
-        yield from _made(made, "held_out", made.held_out)
+        yield from _made(made, "train", made.count, share)
+        yield from _made(made, "held_out", made.held_out, share)
 
 
 def split_of(text: str, share: float) -> Split:
@@ -105,7 +105,8 @@ def _spoken(dialogues: Iterable[Dialogue], kind: str, repeat: int, share: float)
         yield Passage(said, kind, split_of("".join(p.text for p in said), share), repeat)
 
 
-def _messages(source: DialogueSource) -> Iterator[Dialogue]:
+def read_dialogues(source: DialogueSource) -> Iterator[Dialogue]:
+    """Its lines. Raises: ConfigError that names the file, and the line where one is no dialogue."""
     try:
         lines = Path(source.path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
@@ -158,10 +159,12 @@ def _question(line: str, where: str) -> str:
     raise ConfigError(f'answers: {where}: needs {{"prompt": "a text"}}', key="answers")
 
 
-def _made(source: SynthSource, split: Split, count: int) -> Iterator[Passage]:
+def _made(source: SynthSource, split: Split, count: int, share: float) -> Iterator[Passage]:
+    """Generated dialogues. Nothing of them is taken from documents that are held out as texts."""
     extra = {}
     if source.novels:
-        extra["prose"] = Continuations([_read(Path(novel)) for novel in source.novels])
+        known = (text for novel in source.novels for text in _documents(Path(novel)))
+        extra["prose"] = Continuations([text for text in known if split_of(text, share) == "train"])
     mix = Mix(source.seed, source.weights or WEIGHTS, split, extra)
     for index in range(count):
         yield Passage(tuple(pieces(mix.at(index))), source.kind, split)

@@ -7,13 +7,15 @@ does (Welleck et al. 2020, arXiv:1908.04319, section 5: sequence level).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from paceline.errors import ConfigError
-from paceline.train.data.shards import Sample, read_samples
+from paceline.train.data.produce import model_fingerprint
+from paceline.train.data.shards import Sample, read_meta, read_samples
 from paceline.train.settings.target import LoopSource
 
 Stretch = tuple[np.ndarray, np.ndarray]
@@ -43,15 +45,35 @@ def looped(samples: Iterable[Sample], gram: int, length: int) -> Iterator[Stretc
             yield ids, flags[: len(ids)]
 
 
-def read_loops(source: LoopSource, length: int, vocab: int) -> list[Stretch]:
-    """Raises ConfigError where the folder holds no answers that loop, or another model's."""
-    found = list(looped(read_samples(Path(source.folder)), source.gram, length))
+def read_loops(source: LoopSource, model: Path, length: int, vocab: int) -> list[Stretch]:
+    """model: the folder that is continued; vocab: ids that its tokenizer names.
+
+    Raises: ConfigError where the folder is none of samples, or holds no answers that loop, or another
+    vocabulary's. Answers of other weights are told by a warning: nobody else's loops end the model's own.
+    """
+    folder = Path(source.folder)
+    writer = read_meta(folder).get("model_fingerprint")
+    if writer not in (None, model_fingerprint(model)):
+        warnings.warn(
+            f"loops: the answers in {folder} are of another model than {model}, or it was changed since",
+            stacklevel=2,
+        )
+    samples = list(read_samples(folder))
+    if not samples:
+        raise ConfigError(f"loops: {folder} holds no whole shard of answers yet", key="loops")
+    for sample in samples:
+        ids = (*sample.prompt_ids, *sample.answer_ids)
+        if ids and not 0 <= min(ids) <= max(ids) < vocab:
+            raise ConfigError(
+                f"loops: {folder}: sample {sample.id} holds ids beyond the tokenizer's {vocab}: write "
+                "answers with the model of init_from",
+                key="loops",
+            )
+    found = list(looped(samples, source.gram, length))
     if not found:
         raise ConfigError(
-            f"loops: no answer in {source.folder} repeats {source.gram} tokens. Leave the section out, or "
-            "write answers with filters.max_repeated: null",
+            f"loops: no answer in {folder} repeats {source.gram} tokens. Leave the section out, or write "
+            "answers with filters.max_repeated: null",
             key="loops",
         )
-    if max(int(ids.max()) for ids, _ in found) >= vocab:
-        raise ConfigError(f"loops: {source.folder} holds ids beyond the tokenizer's {vocab}", key="loops")
     return found

@@ -13,8 +13,6 @@ Chunk = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
 """(hidden [N, H], table [V, H], labels [N], weights [N], teacher hidden [N, H'], teacher table [V, H']) ->
 weighted sums of cross-entropy and of KL(teacher || student), [2]. A negative weight asks for the opposite
 of its label: |w| × -log(1 - p), and no KL."""
-_SURE = 1.0 - 1e-6
-"""Probability above which a token that is to be unlearnt has no gradient: 1 - p has no digits left."""
 
 
 def next_tokens(ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,13 +32,21 @@ def head_sums(
     logits = F.linear(hidden, table.to(hidden.dtype)).float()
     logp = logits - logits.logsumexp(-1, keepdim=True)
     label = logp.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    unlikely = torch.log1p(-label.exp().clamp(max=_SURE))
+    unlikely = _log_others(logits, labels)
     wanted_weights = weights.clamp(min=0.0)
     loss = -(label * wanted_weights).sum() - (unlikely * (wanted_weights - weights)).sum()
     if taught is None or other is None:
         return torch.stack([loss, torch.zeros_like(loss)])
     wanted = F.linear(taught, other.to(taught.dtype)).float().log_softmax(-1)
     return torch.stack([loss, ((wanted.exp() * (wanted - logp)).sum(-1) * wanted_weights).sum()])
+
+
+def _log_others(logits: Tensor, labels: Tensor) -> Tensor:
+    """log(1 - p) of each label, [N]: the other ids' share. From 1 - p itself the surest labels, which need it
+    most, would have no gradient: in fp32 nothing is left of it."""
+    ids = torch.arange(logits.shape[-1], device=logits.device)
+    others = logits.masked_fill(ids == labels.unsqueeze(-1), float("-inf"))
+    return others.logsumexp(-1) - logits.logsumexp(-1)
 
 
 def language_loss(

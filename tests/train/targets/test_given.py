@@ -9,8 +9,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from paceline.train.data.shards import Sample, ShardWriter, read_meta, read_samples
-from paceline.train.synth import given as module
-from paceline.train.synth.given import given, main
+from paceline.train.synth.dialogue import Dialogue
+from paceline.train.targets import given as module
+from paceline.train.targets.given import given, main
 
 TOKENIZER = Path(__file__).parents[3] / "demo/target/tokenizer.json"
 ROWS = [
@@ -34,6 +35,10 @@ def tokenizer():
     return Tokenizer.from_file(str(TOKENIZER))
 
 
+def dialogues(count=1):
+    return (Dialogue(row["messages"], row["category"], bool(row.get("thinking"))) for row in ROWS * count)
+
+
 def texts(tokenizer, sample):
     return [
         tokenizer.decode(ids, skip_special_tokens=False) for ids in (sample.prompt_ids, sample.answer_ids)
@@ -41,7 +46,7 @@ def texts(tokenizer, sample):
 
 
 def test_the_prompt_ends_where_the_model_begins_and_the_answer_with_its_end(tokenizer):
-    plain, thought = given(iter(ROWS), tokenizer)
+    plain, thought = given(dialogues(), tokenizer)
     assert texts(tokenizer, plain) == [
         "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", "Hello!<|im_end|>",
     ]  # fmt: skip
@@ -55,9 +60,9 @@ def test_the_prompt_ends_where_the_model_begins_and_the_answer_with_its_end(toke
 
 
 def test_groups_are_seamless(tokenizer, monkeypatch):
-    whole = list(given(iter(ROWS * 3), tokenizer))
+    whole = list(given(dialogues(3), tokenizer))
     monkeypatch.setattr(module, "_AT_ONCE", 2)
-    assert list(given(iter(ROWS * 3), tokenizer)) == whole and len(whole) == 6
+    assert list(given(dialogues(3), tokenizer)) == whole and len(whole) == 6
 
 
 def test_own_and_given_stand_in_one_folder_and_a_second_run_adds_nothing(tmp_path, capsys):
@@ -68,9 +73,33 @@ def test_own_and_given_stand_in_one_folder_and_a_second_run_adds_nothing(tmp_pat
     lines.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     arguments = [str(lines), str(TOKENIZER.parent), str(tmp_path / "out"), "--own", str(tmp_path / "own")]
     for _ in range(2):
-        main([*arguments, "--limit", "1"])
+        assert main([*arguments, "--limit", "1"]) == 0
         found = list(read_samples(tmp_path / "out"))
         assert [sample.id for sample in found] == ["a", "given/0"] and found[0] == own
     meta = read_meta(tmp_path / "out")
     assert meta["vocab_size"] == 8192 and "model_fingerprint" not in meta
     assert "2 samples" in capsys.readouterr().out
+
+
+def refused(capsys, *arguments):
+    """The line with which the command refuses."""
+    assert main([str(argument) for argument in arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_what_cannot_be_read_is_told_in_one_line(tmp_path, capsys):
+    good, bad, own = tmp_path / "good.jsonl", tmp_path / "bad.jsonl", tmp_path / "own"
+    good.write_text(json.dumps(ROWS[0]), encoding="utf-8")
+    bad.write_text("\ufeff\n" + json.dumps(ROWS[0]) + '\n{"messages": []}\n', encoding="utf-8")
+    for folder, vocab in ((own, 8192), (tmp_path / "other", 100)):
+        with ShardWriter(folder, {"vocab_size": vocab}) as writer:
+            writer.write(Sample("a", None, False, [1], [2, 3], "stop"))
+    out = tmp_path / "out"
+    nowhere = tmp_path / "nowhere.jsonl"
+    assert str(nowhere) in refused(capsys, nowhere, "demo", tmp_path / "new", "--own", own)
+    assert "vocabulary of 100" in refused(capsys, good, "demo", out, "--own", tmp_path / "other")
+    assert "no folder of samples" in refused(capsys, good, "demo", out, "--own", tmp_path / "none")
+    assert "does not exist" in refused(capsys, good, "nowhere", out, "--own", own)
+    assert "bad.jsonl, line 3" in refused(capsys, bad, "demo", tmp_path / "torn", "--own", own)
+    assert "negative" in refused(capsys, good, "demo", out, "--own", own, "--limit", "-1")
