@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import LLM, SamplingParams
+from paceline.bench.demo import tokens_per_s
 from paceline.bench.machine import environment
 from paceline.bench.workload import Prompt, read_prompts
 from paceline.engine.results import RequestOutput, SpeculationStats
@@ -128,10 +129,12 @@ def _rows(
         for category in categories:
             chosen = [i for i, prompt in enumerate(prompts) if prompt.category == category]
             ours, base = [mine[i] for i in chosen], [outputs[first][i] for i in chosen]
+            speed, plain = tokens_per_s(ours), tokens_per_s(base)
+            assert speed and plain, "answers of one token each"
             by[category] = {
                 "acceptance_length": _acceptance(ours),
-                "tokens_per_s": round(_pace(ours), 1),
-                f"over_{first}": round(_pace(ours) / _pace(base), 3),
+                "tokens_per_s": round(speed, 1),
+                f"over_{first}": round(speed / plain, 3),
                 "identical": sum(a.token_ids == b.token_ids for a, b in zip(ours, base, strict=True)),
             }
         four = [by[c] for c in FOUR if c in by]
@@ -149,11 +152,6 @@ def _acceptance(outputs: list[RequestOutput]) -> float | None:
         stats.merge(output.stats)
     length: float | None = stats.to_json(0)["acceptance_length"]
     return None if length is None else round(length, 3)
-
-
-def _pace(outputs: list[RequestOutput]) -> float:
-    seconds = sum(output.timing.decode_s for output in outputs)
-    return sum(len(output.token_ids) - 1 for output in outputs) / max(seconds, 1e-9)
 
 
 if __name__ == "__main__":

@@ -114,8 +114,7 @@ def _answers(
         max_num_seqs=options.batch,
     )
     try:
-        chat = llm.tokenizer is not None and llm.tokenizer.has_chat_template
-        ids = [llm.encode(prompt.text, chat=chat) for prompt in prompts]
+        ids = [llm.encode(prompt.text, chat=llm.has_chat_template) for prompt in prompts]
         llm.generate(ids[:1], SamplingParams(temperature=temperature, max_tokens=16, seed=0))  # warms up
         params = SamplingParams(temperature=temperature, max_tokens=options.max_tokens, seed=options.seed)
         return llm.generate(ids, params)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -58,7 +57,7 @@ class FakeLLM:
         script.opened.append({"model": model, "speculative_config": speculative_config, **options})
         self.script, self.speculative = script, speculative_config
         self.deterministic = options.get("deterministic", script.deterministic)
-        self.tokenizer = SimpleNamespace(has_chat_template=script.chat_template)
+        self.has_chat_template = script.chat_template
 
     def determinism(self) -> dict[str, Any]:
         on = self.deterministic

@@ -78,8 +78,7 @@ def measure(
     """Run every prompt through every engine. `on_start(category, name)`, `on_text(delta)` and
     `on_end(output, the plain one)` follow along."""
     plain = engines[PLAIN]
-    chat = plain.tokenizer is not None and plain.tokenizer.has_chat_template
-    token_ids = [plain.encode(prompt.text, params, chat=chat) for prompt in prompts]
+    token_ids = [plain.encode(prompt.text, params, chat=plain.has_chat_template) for prompt in prompts]
     warm_up(engines.values(), params, token_ids[0])
     run = DemoRun(prompts, {name: [] for name in engines})
     for prompt, ids in zip(prompts, token_ids, strict=True):

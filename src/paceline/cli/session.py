@@ -42,10 +42,9 @@ def resolve_sampling(base: SamplingParams, sampling: str | None, flags: dict[str
 
 def wants_chat(llm: LLM, chat: bool | None) -> bool:
     """Whether prompts are chat messages: as asked for, else exactly where the model has a template."""
-    has_template = llm.tokenizer is not None and llm.tokenizer.has_chat_template
-    if chat and not has_template:
+    if chat and not llm.has_chat_template:
         raise ConfigError("--chat: this model has no chat template; use --no-chat", key="chat")
-    return has_template if chat is None else chat
+    return llm.has_chat_template if chat is None else chat
 
 
 def cost_line(determinism: dict[str, Any]) -> str:

@@ -90,6 +90,11 @@ class LLM:
         return self._parts.tokenizer
 
     @property
+    def has_chat_template(self) -> bool:
+        """Whether prompts can be put into the model's chat format."""
+        return self.tokenizer is not None and self.tokenizer.has_chat_template
+
+    @property
     def deterministic(self) -> bool:
         """Whether deterministic mode is on."""
         return self._parts.resolved.deterministic

@@ -124,7 +124,7 @@ def verify_model(
     Raises `RequestError` for a prompt that cannot be served, before anything is compared.
     """
     with closing(open_engine(None)) as engine:
-        chat = engine.tokenizer is not None and engine.tokenizer.has_chat_template
+        chat = engine.has_chat_template
         token_ids = [engine.encode(text, plan.params(0), chat=chat) for text in prompts.values()]
         deterministic = engine.deterministic
         plain = _run(engine, list(prompts), token_ids, plan)

@@ -76,8 +76,7 @@ def answer(
 
 
 def _encode(llm: LLM, text: str) -> list[int]:
-    chat = llm.tokenizer is not None and llm.tokenizer.has_chat_template
-    return llm.encode(text, chat=chat)
+    return llm.encode(text, chat=llm.has_chat_template)
 
 
 def _count(stats: dict[str, SpeculationStats], category: str, one: SpeculationStats) -> None:

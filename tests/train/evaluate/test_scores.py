@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.serve.parsers import ParserOptions, ToolSpec, assemble, make_parser
+from paceline.train.data.filters import repeated_tokens
 from paceline.train.evaluate.calls import read_calls
 from paceline.train.evaluate.scores import (
     CallScore,
     ExtractionScore,
     last_number,
     number_right,
-    repeated_tokens,
     score_call,
     score_extraction,
     visible,

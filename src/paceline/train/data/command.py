@@ -16,7 +16,7 @@ from paceline.errors import ConfigError
 from paceline.train.data.answers import Answers, Writer, jobs, params_of
 from paceline.train.data.filters import DROPPED_FILE
 from paceline.train.data.held_out import Selection, select, selected
-from paceline.train.data.produce import duration, produce, resolve_engine
+from paceline.train.data.produce import produce, resolve_engine
 from paceline.train.data.prompts import PromptEncoder
 from paceline.train.data.rollout_answers import RolloutAnswers
 from paceline.train.data.shards import META_FILE, lock, write_json
@@ -92,16 +92,8 @@ def trial(
 ) -> dict[str, Any]:
     """Write the first answers for a while and throw them away; what the whole run takes at that pace."""
     found = run_trial(answers, jobs(selected(settings, selection), encoder, params_of(settings.sampling), ()))
-    mean, pace = found.mean_tokens(settings.sampling.max_tokens), found.tokens_per_second
-    whole = total * mean / pace if pace else None
-    return {
-        "trial_seconds": round(found.seconds, 2),
-        "trial_answers": found.finished,
-        "tokens_per_second": round(pace, 1),
-        "mean_answer_tokens": round(mean, 1),
-        "seconds": None if whole is None else round(whole, 1),
-        "text": "unknown" if whole is None else f"about {duration(whole)}",
-    }
+    limit = settings.sampling.max_tokens
+    return found.estimate(limit, total * found.mean_tokens(limit))
 
 
 def _writer(settings: DataSettings, resolved: Resolved) -> Writer:

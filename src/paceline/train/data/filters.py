@@ -24,13 +24,17 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no token is lost in a pr
 
 
 def repeated_share(ids: Sequence[int], gram: int = LOOP_GRAM) -> float:
-    """Share of tokens that stand inside a `gram`-token sequence which the answer holds at least twice.
+    """Share of tokens that `repeated_tokens` counts: 0 for text without loops, near 1 for one that goes round
+    in circles."""
+    return repeated_tokens(ids, gram) / len(ids) if ids else 0.0
 
-    0 for text without loops, near 1 for one that goes round in circles. Grams are compared by a 64-bit hash.
-    """
+
+def repeated_tokens(ids: Sequence[int], gram: int = LOOP_GRAM) -> int:
+    """How many tokens stand inside a `gram`-token sequence which `ids` holds at least twice; all its places
+    count. Grams are compared by a 64-bit hash."""
     count = len(ids) - gram + 1
     if count < 2:
-        return 0.0
+        return 0
     tokens = np.asarray(ids, np.uint64) + np.uint64(1)
     hashes = np.zeros(count, np.uint64)
     for offset in range(gram):
@@ -41,7 +45,7 @@ def repeated_share(ids: Sequence[int], gram: int = LOOP_GRAM) -> float:
     repeated = np.flatnonzero(times[which] > 1)
     starts[repeated] += 1
     starts[repeated + gram] -= 1
-    return float((starts.cumsum()[:-1] > 0).mean())
+    return int((starts.cumsum()[:-1] > 0).sum())
 
 
 def reason_to_drop(sample: Sample, settings: FilterSettings) -> str | None:

@@ -112,6 +112,14 @@ def mend(path: Path) -> None:
         file.truncate(0)
 
 
+def foreign_id(sample: Sample, vocab: int) -> int | None:
+    """The first id of a sample that a table of `vocab` rows has no row for; None where all have one."""
+    ids = (*sample.prompt_ids, *sample.answer_ids)
+    if not ids or 0 <= min(ids) <= max(ids) < vocab:
+        return None
+    return next(token for token in ids if not 0 <= token < vocab)
+
+
 class ShardWriter:
     """Appends samples to a folder, which may hold some already from a run that was stopped.
 

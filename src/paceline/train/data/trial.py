@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from paceline.train.data.answers import Job, Writer
+from paceline.train.data.produce import duration
 
 TRIAL_SECONDS = 20.0
 """How long a trial lasts at most."""
@@ -31,6 +33,18 @@ class Trial:
         mean length of lengths that follow a geometric distribution.
         """
         return min(limit, self.tokens / self.finished) if self.finished else limit
+
+    def estimate(self, limit: int, tokens: float) -> dict[str, Any]:
+        """What `tokens` take at this pace, as `--plan` shows it. limit: where the trial's answers ended."""
+        seconds = tokens / self.tokens_per_second if self.tokens_per_second else None
+        return {
+            "trial_seconds": round(self.seconds, 2),
+            "trial_answers": self.finished,
+            "tokens_per_second": round(self.tokens_per_second, 1),
+            "mean_answer_tokens": round(self.mean_tokens(limit), 1),
+            "seconds": None if seconds is None else round(seconds, 1),
+            "text": "unknown" if seconds is None else f"about {duration(seconds)}",
+        }
 
 
 def run_trial(answers: Writer, todo: Iterator[Job]) -> Trial:

@@ -19,7 +19,7 @@ from paceline.models.registry import read_target_spec
 from paceline.models.spec import TargetSpec
 from paceline.train.data.batches import SampleBatches
 from paceline.train.data.produce import model_fingerprint
-from paceline.train.data.shards import Sample, read_meta, read_samples
+from paceline.train.data.shards import Sample, foreign_id, read_meta, read_samples
 from paceline.train.draft.task import Judge
 from paceline.train.evaluate.acceptance import held_out_prompts, serving_acceptance
 from paceline.train.settings.drafter import AcceptanceSettings, SampleSettings
@@ -93,9 +93,8 @@ def open_samples(
 
 def _check_ids(sample: Sample, vocab_size: int, folder: Path, section: str) -> None:
     """A GPU would answer an id outside the table with a fault that names nothing."""
-    ids = (*sample.prompt_ids, *sample.answer_ids)
-    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
-        wrong = next(token for token in ids if not 0 <= token < vocab_size)
+    wrong = foreign_id(sample, vocab_size)
+    if wrong is not None:
         raise ConfigError(
             f"{folder}: sample {sample.id} holds the id {wrong}, the target has {vocab_size}: make answers "
             "of this target with `paceline train data`",

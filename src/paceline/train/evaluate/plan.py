@@ -15,7 +15,6 @@ from paceline.engine.budget import forecast
 from paceline.engine.resolve import Resolved, resolve
 from paceline.engine.tokenizer import load_tokenizer
 from paceline.train.data.answers import Answers, Job
-from paceline.train.data.produce import duration
 from paceline.train.data.prompts import Prompt
 from paceline.train.data.trial import Trial, run_trial
 from paceline.train.evaluate.answering import ChatForm
@@ -92,16 +91,10 @@ def answer_counts(settings: EvaluateSettings, prompts: int) -> dict[str, tuple[i
 def estimate(trial: Trial, counts: Mapping[str, tuple[int, int]], limit: int) -> dict[str, Any]:
     """What `counts` take at the pace of a trial whose answers ended at `limit`: drafted answers at the pace
     of plain ones, texts for perplexity not at all."""
-    mean, pace = trial.mean_tokens(limit), trial.tokens_per_second
-    tokens = sum(count * min(mean, most) for count, most in counts.values())
-    seconds = tokens / pace if pace else None
-    return {
-        "trial_seconds": round(trial.seconds, 2),
-        "trial_answers": trial.finished,
-        "tokens_per_second": round(pace, 1),
-        "mean_answer_tokens": round(mean, 1),
-        "seconds": None if seconds is None else round(seconds, 1),
-        "text": "unknown: the trial wrote nothing"
-        if seconds is None
-        else f"about {duration(seconds)} by a trial of bench prompts without drafts, texts aside",
-    }
+    mean = trial.mean_tokens(limit)
+    found = trial.estimate(limit, sum(count * min(mean, most) for count, most in counts.values()))
+    known = found["seconds"] is not None
+    basis = (
+        " by a trial of bench prompts without drafts, texts aside" if known else ": the trial wrote nothing"
+    )
+    return {**found, "text": found["text"] + basis}

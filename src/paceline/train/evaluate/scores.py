@@ -10,7 +10,6 @@ from typing import Any
 
 from paceline.train.evaluate.calls import read_calls
 
-NGRAM = 12
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _FENCE = re.compile(r"```(?:json)?\n(.*?)\n?```", re.DOTALL)
 
@@ -18,19 +17,6 @@ _FENCE = re.compile(r"```(?:json)?\n(.*?)\n?```", re.DOTALL)
 def visible(text: str) -> str:
     """The answer behind its think block, without the end-of-turn token."""
     return text.rpartition("</think>")[2].replace("<|im_end|>", "").replace("<|endoftext|>", "").strip()
-
-
-def repeated_tokens(ids: Sequence[int], n: int = NGRAM) -> int:
-    """How many tokens lie inside an n-gram that stands in the answer more than once; all its places count."""
-    places: dict[tuple[int, ...], list[int]] = {}
-    for at in range(len(ids) - n + 1):
-        places.setdefault(tuple(ids[at : at + n]), []).append(at)
-    inside = [False] * len(ids)
-    for starts in places.values():
-        if len(starts) > 1:
-            for at in starts:
-                inside[at : at + n] = [True] * n
-    return sum(inside)
 
 
 def last_number(text: str) -> str | None:

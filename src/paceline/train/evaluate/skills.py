@@ -7,11 +7,11 @@ from dataclasses import asdict
 from statistics import mean, median
 from typing import Any
 
+from paceline.train.data.filters import repeated_tokens
 from paceline.train.data.prompts import Prompt
 from paceline.train.evaluate.answering import Answer, Answerer
 from paceline.train.evaluate.scores import (
     number_right,
-    repeated_tokens,
     score_call,
     score_extraction,
     visible,

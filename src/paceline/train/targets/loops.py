@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline.errors import ConfigError
 from paceline.train.data.produce import model_fingerprint
-from paceline.train.data.shards import Sample, read_meta, read_samples
+from paceline.train.data.shards import Sample, foreign_id, read_meta, read_samples
 from paceline.train.settings.target import LoopSource
 
 Stretch = tuple[np.ndarray, np.ndarray]
@@ -62,8 +62,7 @@ def read_loops(source: LoopSource, model: Path, length: int, vocab: int) -> list
     if not samples:
         raise ConfigError(f"loops: {folder} holds no whole shard of answers yet", key="loops")
     for sample in samples:
-        ids = (*sample.prompt_ids, *sample.answer_ids)
-        if ids and not 0 <= min(ids) <= max(ids) < vocab:
+        if foreign_id(sample, vocab) is not None:
             raise ConfigError(
                 f"loops: {folder}: sample {sample.id} holds ids beyond the tokenizer's {vocab}: write "
                 "answers with the model of init_from",

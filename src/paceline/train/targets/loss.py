@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 Chunk = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 """(hidden [N, H], table [V, H], labels [N], weights [N], teacher hidden [N, H'], teacher table [V, H']) ->
 weighted sums of cross-entropy and of KL(teacher || student), [2]. A negative weight asks for the opposite
-of its label: |w| × -log(1 - p), and no KL."""
+of its label: |w| × -log(1 - p), and no KL; only `avoiding_sums` knows such."""
 
 
 def next_tokens(ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,16 +29,37 @@ def head_sums(
     other: Tensor | None,
 ) -> Tensor:
     """One chunk; see `Chunk`. Matrices are multiplied in the dtype of `hidden`, the rest is fp32."""
-    logits = F.linear(hidden, table.to(hidden.dtype)).float()
+    return _sums(_logits(hidden, table), labels, weights, taught, other)
+
+
+def avoiding_sums(
+    hidden: Tensor,
+    table: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    taught: Tensor | None,
+    other: Tensor | None,
+) -> Tensor:
+    """`head_sums` where weights may be negative; costs one more pass over the logits."""
+    logits, learnt = _logits(hidden, table), weights.clamp(min=0.0)
+    avoided = (_log_others(logits, labels) * (learnt - weights)).sum()
+    loss, kl = _sums(logits, labels, learnt, taught, other)
+    return torch.stack([loss - avoided, kl])
+
+
+def _logits(hidden: Tensor, table: Tensor) -> Tensor:
+    return F.linear(hidden, table.to(hidden.dtype)).float()
+
+
+def _sums(
+    logits: Tensor, labels: Tensor, weights: Tensor, taught: Tensor | None, other: Tensor | None
+) -> Tensor:
     logp = logits - logits.logsumexp(-1, keepdim=True)
-    label = logp.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    unlikely = _log_others(logits, labels)
-    wanted_weights = weights.clamp(min=0.0)
-    loss = -(label * wanted_weights).sum() - (unlikely * (wanted_weights - weights)).sum()
+    loss = -(logp.gather(-1, labels.unsqueeze(-1)).squeeze(-1) * weights).sum()
     if taught is None or other is None:
         return torch.stack([loss, torch.zeros_like(loss)])
     wanted = F.linear(taught, other.to(taught.dtype)).float().log_softmax(-1)
-    return torch.stack([loss, ((wanted.exp() * (wanted - logp)).sum(-1) * wanted_weights).sum()])
+    return torch.stack([loss, ((wanted.exp() * (wanted - logp)).sum(-1) * weights).sum()])
 
 
 def _log_others(logits: Tensor, labels: Tensor) -> Tensor:

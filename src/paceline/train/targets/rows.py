@@ -88,6 +88,11 @@ class Tokens:
         made.avoided_from = len(sizes)
         return made
 
+    @property
+    def avoids(self) -> bool:
+        """Whether any stretch is one of tokens to be unlearnt."""
+        return self.avoided_from < len(self.sizes)
+
     def and_avoid(self, stretches: Sequence[tuple[np.ndarray, np.ndarray]], kind: str, repeat: int) -> Tokens:
         """These tokens and stretches (ids, which of them are to be unlearnt) behind them, `repeat` times an
         epoch; see `loops`."""

@@ -16,7 +16,7 @@ from paceline.train.modules.four_bits import Recipe, read_in_four_bits
 from paceline.train.modules.hybrid import Hybrid
 from paceline.train.modules.load import load_train_target
 from paceline.train.settings.target import Distillation
-from paceline.train.targets.loss import Chunk, head_sums, language_loss, next_tokens
+from paceline.train.targets.loss import Chunk, avoiding_sums, head_sums, language_loss, next_tokens
 from paceline.train.targets.rows import PackedRows, RowBatch
 
 
@@ -49,7 +49,7 @@ class TargetTask:
         self._head_rows, self._device, self._export = head_rows, device, export
         self._teacher, self._four_bits = teacher, four_bits
         self._share = 0.0 if distill is None else distill.weight
-        self._chunk: Chunk = head_sums
+        self._chunk: Chunk = avoiding_sums if rows.tokens.avoids else head_sums
 
     @property
     def measures(self) -> bool:
