@@ -1,8 +1,9 @@
 """Word problems of several steps, with the steps worked out: how schoolbooks do it.
 
 A template is plain data: ranges of its numbers, the story, and steps such as `c = a + b: text`, where {e} in
-the text becomes "12 + 5 = 17". Numbers are drawn until every step comes out whole and not negative, and until
-no sum or difference is one of the other split's pairs.
+the text becomes "12 + 5 = 17". Words in capitals (X=cars|boats) and [this|that] vary the story. Numbers are
+drawn until every step comes out whole and not negative, and until no sum or difference is one of the other
+split's pairs.
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ from dataclasses import dataclass
 from paceline.train.synth.blocks import blocks
 from paceline.train.synth.dialogue import Dialogue, Draw, Split, assistant, opening, user
 from paceline.train.synth.numbers import pair_allowed
-from paceline.train.synth.words import THINGS, people
+from paceline.train.synth.words import THINGS, people, split
 
+_DEMANDS = (
+    " Think step by step.", " Show your steps.", " Explain your answer.", " Solve it step by step.",
+    "\nLet's think step by step.", " Give the answer as a number.", " Show your work.",
+)  # fmt: skip
+_SMALL = split("zero one two three four five six seven eight nine ten eleven twelve")
 _RANGE = re.compile(r"([a-z])=(\d+)-(\d+)(?:/(\d+))?")
+_WORDS = re.compile(r"([A-Z])=(\S+)")
+_CHOICE = re.compile(r"\[([^\]]*)\]")
 _STEP = re.compile(r"([a-z]) = (\w+) ([-+*/]) (\w+): (.+)")
 
 
@@ -37,6 +45,8 @@ class Problem:
 
     ranges: tuple[tuple[str, int, int, int], ...]
     """(name, low, high, multiple of)."""
+    words: tuple[tuple[str, tuple[str, ...]], ...]
+    """(name, what it may be)."""
     story: str
     steps: tuple[Step, ...]
     closing: str
@@ -46,11 +56,17 @@ def parse(block: tuple[str, ...]) -> Problem:
     """A template from its lines."""
     numbers, story, *steps, closing = block
     assert closing.startswith("> "), f"no closing sentence: {story!r}"
+    parts = numbers.split()
     ranges = tuple(
         (name, int(low), int(high), int(unit or 1))
-        for name, low, high, unit in (_match(_RANGE, part).groups() for part in numbers.split())
+        for name, low, high, unit in (_match(_RANGE, part).groups() for part in parts if part[0].islower())
     )
-    return Problem(ranges, story, tuple(Step(*_match(_STEP, step).groups()) for step in steps), closing[2:])
+    words = tuple(
+        (name, tuple(options.replace("_", " ").split("|")))
+        for name, options in (_match(_WORDS, part).groups() for part in parts if part[0].isupper())
+    )
+    worked = tuple(Step(*_match(_STEP, step).groups()) for step in steps)
+    return Problem(ranges, words, story, worked, closing[2:])
 
 
 def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
@@ -59,7 +75,8 @@ def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     return found
 
 
-PROBLEMS = tuple(parse(block) for block in blocks("word_problems"))
+PROBLEMS = tuple(parse(block) for name in ("word_problems", "word_problems_long") for block in blocks(name))
+_ASIDES = tuple(line for block in blocks("asides") for line in block)
 
 
 def solve(problem: Problem, given: Mapping[str, int], split: Split) -> dict[str, int] | None:
@@ -110,15 +127,31 @@ def word_problem(seed: int, index: int, split: Split) -> Dialogue:
     while known is None:
         problem = draw.pick(PROBLEMS)
         known = _drawn(draw, problem)
-    p, q = people(draw, 2)
+    p, q, third = people(draw, 3)
     words: dict[str, object] = {
         "p": p.first, "he": p.he, "him": p.him, "his": p.his, "He": p.he.capitalize(), "q": q.first,
         "His": p.his.capitalize(), "t": draw.pick(THINGS), **known,
+        "third": third.first, **{name: draw.pick(options) for name, options in problem.words},
     }  # fmt: skip
     lines = [step.text.format(e=_equation(step, known), **words) for step in problem.steps]
-    story, closing = problem.story.format(**words), problem.closing.format(**words)
+    story, closing = _told(draw, problem.story).format(**words), problem.closing.format(**words)
+    if draw.chance(0.25):
+        story = _spelled(story)
     result = str(known[problem.steps[-1].result])
     return _dialogue(draw, story, lines, closing, result)
+
+
+def _told(draw: Draw, story: str) -> str:
+    """The story in one of its wordings, now and then with a sentence that does not matter."""
+    story = _CHOICE.sub(lambda found: draw.pick(found[1].split("|")), story)
+    body, mark, question = story.rpartition(". ")
+    return f"{body}. {draw.pick(_ASIDES)} {question}" if mark and draw.chance(0.15) else story
+
+
+def _spelled(story: str) -> str:
+    """Small numbers in words, as schoolbooks often have them."""
+    story = re.sub(r"\b2 times as\b", "twice as", story)
+    return re.sub(r"(?<= )([2-9]|1[0-2])(?= [a-z])", lambda found: _SMALL[int(found[1])], story)
 
 
 def _equation(step: Step, known: Mapping[str, int]) -> str:
@@ -128,7 +161,7 @@ def _equation(step: Step, known: Mapping[str, int]) -> str:
 def _dialogue(draw: Draw, story: str, lines: list[str], closing: str, result: str) -> Dialogue:
     thinking = draw.chance(0.2)
     if draw.chance(0.1):
-        story += draw.pick((" Think step by step.", " Show your steps.", " Explain your answer."))
+        story += draw.pick(_DEMANDS)
     steps = "\n".join(lines)
     final = f"{closing} The answer is {result}."
     answer = assistant(final, steps) if thinking else assistant(f"{steps}\n{final}")
