@@ -1,16 +1,18 @@
 """SmolLM2's own answers from `python -m paceline.train.synth.dialogues`, as a folder that
 `paceline train drafter` reads.
 
-    python examples/smollm2/answers.py MODEL DIALOGUES OUT
+    python examples/smollm2/answers.py MODEL OUT DIALOGUES ...
 
-The same as `paceline train data` with data.yaml, for answers that a rollout on a GPU has made already. What
-stands in the benchmark and what loops is left out.
+The same as `paceline train data` with data.yaml, for answers that a rollout on a GPU has made already: those
+under the model's own system prompt, and the brief ones. What stands in the benchmark and what loops is left
+out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,37 +23,44 @@ from paceline.train.data.held_out import HeldOut
 from paceline.train.data.produce import model_fingerprint
 from paceline.train.data.shards import Sample, ShardWriter
 from paceline.train.synth.curate import BENCH
-from paceline.train.synth.dialogues import SYSTEM
+from paceline.train.synth.dialogues import BRIEF, SYSTEM
 
 MAX_REPEATED, OVERLAP = 0.15, 0.3
+PARTS = {"own": SYSTEM, "brief": BRIEF}
+
+
+def samples(folder: Path, part: str, tokenizer: AutoTokenizer, held_out: HeldOut) -> Iterator[Sample]:
+    """The answers of one part of a folder that are worth learning from."""
+    asked = [json.loads(line) for line in (folder / "prompts.jsonl").open(encoding="utf-8")]
+    with np.load(folder / f"{part}.npz") as made:
+        numbers, stopped, offsets, ids = (made[n] for n in ("number", "stopped", "offsets", "ids"))
+    head = f"<|im_start|>system\n{PARTS[part]}<|im_end|>\n<|im_start|>user\n"
+    texts = [f"{head}{asked[n]['prompt']}<|im_end|>\n<|im_start|>assistant\n" for n in numbers.tolist()]
+    prompts = tokenizer(texts, add_special_tokens=False).input_ids
+    for i, number in enumerate(numbers.tolist()):
+        answer, question = ids[offsets[i] : offsets[i + 1]].tolist(), asked[number]
+        if repeated_share(answer) <= MAX_REPEATED and held_out.refuses(question["prompt"]) is None:
+            finish = "stop" if stopped[i] else "length"
+            yield Sample(f"{folder.name}/{part}/{i}", question["category"], False, prompts[i], answer, finish)
 
 
 def main() -> None:
     """Write the folder."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for name in ("model", "dialogues", "out"):
-        p.add_argument(name, type=Path)
+    p.add_argument("model", type=Path)
+    p.add_argument("out", type=Path)
+    p.add_argument("dialogues", type=Path, nargs="+")
     a = p.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(a.model)
-    asked = [json.loads(line) for line in (a.dialogues / "prompts.jsonl").open(encoding="utf-8")]
     held_out = HeldOut((json.loads(line)["prompt"] for line in BENCH.open(encoding="utf-8")), OVERLAP)
-    with np.load(a.dialogues / "own.npz") as made:
-        numbers, stopped, offsets, ids = (made[n] for n in ("number", "stopped", "offsets", "ids"))
-    texts = [
-        f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{asked[n]['prompt']}<|im_end|>\n"
-        "<|im_start|>assistant\n"
-        for n in numbers.tolist()
-    ]
-    prompts = tokenizer(texts, add_special_tokens=False).input_ids
     meta = {"model_fingerprint": model_fingerprint(a.model), "vocab_size": len(tokenizer), "thinking": False}
     with ShardWriter(a.out, meta) as writer:
-        for i, number in enumerate(numbers.tolist()):
-            answer = ids[offsets[i] : offsets[i + 1]].tolist()
-            question = asked[number]
-            if repeated_share(answer) <= MAX_REPEATED and held_out.refuses(question["prompt"]) is None:
-                finish = "stop" if stopped[i] else "length"
-                writer.write(Sample(str(i), question["category"], False, prompts[i], answer, finish))
-        print(f"{writer.rows} of {len(numbers)} answers")
+        for folder in a.dialogues:
+            for part in PARTS:
+                if (folder / f"{part}.npz").exists():
+                    for sample in samples(folder, part, tokenizer, held_out):
+                        writer.write(sample)
+        print(f"{writer.rows} answers")
 
 
 if __name__ == "__main__":

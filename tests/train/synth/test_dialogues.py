@@ -27,7 +27,7 @@ def test_starters_are_a_function_of_the_seed():
 def test_parts_are_written_and_read_back(writer, tmp_path):
     made = Dialogues(writer, tmp_path, slots=4, seed=0, device="cpu")
     asked = [("math", "one and one"), ("coding", "a loop"), ("open", "hello")]
-    answers = made.answers(asked, "Be brief.", (0.0, 0.7), seconds=60)
+    answers = made.own(asked, seconds=60)
     assert sorted(a.prompt.key for a in answers) == [0, 1, 2]
     assert {a.prompt.temperature for a in answers} == {0.0, 0.7}
     made.save("own", answers, kept=False)
@@ -38,6 +38,17 @@ def test_parts_are_written_and_read_back(writer, tmp_path):
         ids = own["ids"][own["offsets"][at] : own["offsets"][at + 1]]
         assert tuple(ids.tolist()) == answers[0].ids
         assert brief["stopped"].all()
+
+
+@pytest.mark.parametrize("part", ["brief", "own"])
+def test_an_answer_is_numbered_by_its_own_prompt(writer, tmp_path, part):
+    """Whatever the order in which prompts are asked: an answer to another question teaches nonsense."""
+    made = Dialogues(writer, tmp_path, slots=2, seed=0, device="cpu")
+    asked = [("math", "one and one"), ("coding", "a loop"), ("open", "hello"), ("open", "a story")]
+    answers = getattr(made, part)(asked, seconds=60)
+    assert len(answers) == len(asked)
+    for answer in answers:
+        assert asked[answer.prompt.key][1] in made.tokenizer.decode(answer.prompt.ids)
 
 
 def save_part(folder, tokenizer, rows):

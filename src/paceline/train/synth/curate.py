@@ -40,7 +40,9 @@ def bench() -> HeldOut:
 
 
 def worthwhile(folder: Path, part: str, system: str | None, refused: HeldOut) -> Iterator[dict[str, Any]]:
-    """Lines {messages, category} of one part."""
+    """Lines {messages, category} of one part; none where the folder lacks it."""
+    if not (folder / f"{part}.npz").exists():
+        return
     asked = [json.loads(line) for line in (folder / "prompts.jsonl").open(encoding="utf-8")]
     writer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     with np.load(folder / f"{part}.npz") as made:

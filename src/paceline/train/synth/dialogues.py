@@ -19,6 +19,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -92,15 +93,31 @@ class Dialogues:
         return list(seen.values())
 
     def answers(
-        self, prompts: list[tuple[str, str]], system: str, heats: tuple[float, ...], seconds: float
+        self,
+        prompts: list[tuple[str, str]],
+        order: Iterable[int],
+        system: str,
+        heats: tuple[float, ...],
+        seconds: float,
     ) -> list[Answer]:
-        """Answers to the prompts, in turn at each of the temperatures."""
+        """Answers to the prompts, in turn at each of the temperatures.
+
+        order: numbers of prompts, in which they are asked; an answer's key is its prompt's number.
+        """
         after = "<|im_end|>\n<|im_start|>assistant\n"
         asked = (
-            Prompt(i, self.encode(self.head(system, text) + after), heats[i % len(heats)], ANSWER_TOKENS)
-            for i, (_, text) in enumerate(prompts)
+            Prompt(i, self.encode(self.head(system, prompts[i][1]) + after), heat, ANSWER_TOKENS)
+            for i, heat in zip(order, cycle(heats), strict=False)
         )
         return list(self.rollout.run(asked, self.say, seconds))
+
+    def brief(self, prompts: list[tuple[str, str]], seconds: float) -> list[Answer]:
+        """Short answers, from the first prompt on."""
+        return self.answers(prompts, range(len(prompts)), BRIEF, (0.0, 0.0, 0.7), seconds)
+
+    def own(self, prompts: list[tuple[str, str]], seconds: float) -> list[Answer]:
+        """Answers under the model's own template, from the last prompt back: other ones than `brief` has."""
+        return self.answers(prompts, reversed(range(len(prompts))), SYSTEM, (0.0, 0.7), seconds)
 
     def save(self, name: str, answers: Iterable[Answer], kept: bool) -> None:
         """One file of answers: the prompt's number, its temperature, and the ids."""
@@ -141,9 +158,8 @@ def main(argv: list[str] | None = None) -> None:
     text = "".join(json.dumps({"category": c, "prompt": t}) + "\n" for c, t in prompts)
     (a.out / "prompts.jsonl").write_text(text, encoding="utf-8")
     made.say(f"{len(prompts)} prompts")
-    made.save("brief", made.answers(prompts, BRIEF, (0.0, 0.0, 0.7), a.seconds[1]), kept=True)
-    own = list(reversed(prompts))  # other prompts than `brief` began with
-    made.save("own", made.answers(own, SYSTEM, (0.0, 0.7), a.seconds[2]), kept=False)
+    made.save("brief", made.brief(prompts, a.seconds[1]), kept=True)
+    made.save("own", made.own(prompts, a.seconds[2]), kept=False)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""Questions behind long conversations."""
+
+from __future__ import annotations
+
+import json
+
+from paceline.train.synth import longer
+
+
+def line(*texts, **more):
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[i % 2], "content": t} for i, t in enumerate(texts)], **more}
+
+
+def test_the_question_comes_last_behind_whole_turns(tmp_path):
+    dialogues, questions, out = (tmp_path / name for name in ("d.jsonl", "q.jsonl", "out.jsonl"))
+    earlier = [line(f"question {i} " * 9, f"answer {i} " * 30, category="open") for i in range(9)]
+    dialogues.write_text("".join(json.dumps(row) + "\n" for row in earlier))
+    asked = [
+        line("what is it?", category="math"),
+        line("with tools", tools=[{"type": "function"}]),
+        line("two", "turns", "already"),
+        line("and this?", category="open", thinking=True),
+    ]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    longer.main([str(dialogues), str(questions), "--out", str(out), "--count", "5"])
+    rows = [json.loads(row) for row in out.read_text().splitlines()]
+    assert [(r["category"], r["messages"][-1]["content"]) for r in rows] == [
+        ("math", "what is it?"),
+        ("open", "and this?"),
+    ]
+    assert rows[1]["thinking"]
+    for row in rows:
+        assert [m["role"] for m in row["messages"]] == ["user", "assistant"] * (len(row["messages"]) // 2) + [
+            "user"
+        ]
+        assert sum(len(m["content"]) for m in row["messages"]) > longer.SHORTEST
