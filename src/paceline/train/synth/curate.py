@@ -31,7 +31,7 @@ BENCH = Path(__file__).parents[2] / "bench" / "prompts.jsonl"
 OVERLAP, MAX_REPEATED, MAX_TOKENS = 0.3, 0.1, 200
 PARTS = {"brief": None, "own": "Answer in detail."}
 """Parts of a dialogues folder, and the system message that tells the one from the other."""
-_PROSE_EVERY = 12
+_PROSE_EVERY = 6
 
 
 def bench() -> HeldOut:

@@ -154,7 +154,7 @@ def sorting(draw: Draw) -> Puzzle:
     return Puzzle(question, f"By first letters: {firsts}.", ", ".join(row))
 
 
-_GROUPS = {
+GROUPS = {
     "fruits": "apple pear plum cherry banana grape lemon peach",
     "animals": "dog cat horse rabbit lion sheep goat fox",
     "colors": "red blue green yellow purple orange brown black",
@@ -166,13 +166,14 @@ _GROUPS = {
     "jobs": "baker doctor teacher pilot farmer judge nurse tailor",
     "pieces of furniture": "chair table desk shelf sofa bed stool wardrobe",
 }
+"""Sorts of things, and some of each."""
 
 
 def odd_one_out(draw: Draw) -> Puzzle:
     """Which word does not belong."""
-    group, other = draw.sample(list(_GROUPS), 2)
-    odd = draw.pick(_GROUPS[other].split())
-    row = [*draw.sample(_GROUPS[group].split(), 3), odd]
+    group, other = draw.sample(list(GROUPS), 2)
+    odd = draw.pick(GROUPS[other].split())
+    row = [*draw.sample(GROUPS[group].split(), 3), odd]
     draw.shuffle(row)
     listed = ", ".join(row)
     question = draw.pick((f"Which word does not fit: {listed}?", f"Find the odd one out: {listed}",

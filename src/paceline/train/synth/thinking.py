@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.train.synth import logic, puzzles
+from paceline.train.synth import deduction, islands, lists, logic, puzzles, situations
 from paceline.train.synth.dialogue import Dialogue, Draw, Split, assistant, opening, user
 from paceline.train.synth.puzzles import Puzzle
 
 _DECK: tuple[Callable[[Draw], Puzzle], ...] = (
-    puzzles.letters, puzzles.letters, puzzles.reversal, puzzles.legs, puzzles.legs, puzzles.weekday,
-    puzzles.clock_hours, puzzles.sequence, puzzles.sorting, puzzles.odd_one_out, puzzles.turning,
-    logic.ordering, logic.ordering, logic.uncertain, logic.uncertain, logic.family, logic.family,
-    logic.syllogism, logic.syllogism, logic.truth_tellers, logic.truth_tellers, logic.rules, logic.tally,
+    puzzles.letters, puzzles.reversal, puzzles.legs, puzzles.weekday, puzzles.clock_hours, puzzles.sequence,
+    puzzles.sorting, puzzles.odd_one_out, puzzles.turning, logic.ordering, logic.uncertain, logic.family,
+    logic.syllogism, logic.truth_tellers, logic.rules, logic.tally, islands.islanders, islands.islanders,
+    islands.islanders, deduction.follows, deduction.follows, deduction.third_statement,
+    deduction.third_statement, deduction.propositions, lists.opinions, lists.opinions, lists.letters_in_text,
+    lists.letters_in_text, lists.more_legs, lists.more_legs, lists.things_of_a_sort, lists.odd_item,
+    lists.odd_item, situations.choice, situations.reasons, situations.kinship, situations.kinship,
+    situations.ranking, situations.ranking, situations.shadow, situations.walk, situations.turns,
+    situations.race,
 )  # fmt: skip
 _BRIEF = (" Give only the answer.", " Answer only.", " Short answer, please.")
 
