@@ -3,12 +3,14 @@
     python examples/demo/measure.py --out speed.json
     python examples/demo/measure.py --temperatures 0.7 1.0 --methods sampling --out sampling.json
     python examples/demo/measure.py --methods context --out context.json
+    python examples/demo/measure.py --drafters full=FOLDER mixed=FOLDER --out layouts.json
 
 `speed`: plain decoding, n-gram, MTP and DFlash with several draft lengths. `sampling`: DFlash whose drafts
 are the likeliest ids (greedy) or drawn with the noise of the target's own draw (coupled). `context`: both
-drafters with 3,500 tokens of context, most of it other questions and answers, and without it. Speed is
-decoding time alone, prompts left out; medians over prompts would hide the long ones, so tokens are divided
-by seconds.
+drafters with 3,500 tokens of context, most of it other questions and answers, and without it. `--drafters`:
+plain decoding and any DFlash drafters, for tables of layouts. Speed is decoding time alone, prompts left out;
+medians over prompts would hide the long ones, so tokens are divided by seconds. `load_s` is the time until an
+engine with that drafter is ready, its target included.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -53,28 +56,44 @@ def main() -> None:
     """Print a table and write the figures."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     p.add_argument("--methods", choices=METHODS, default="speed")
+    p.add_argument("--model", default="demo", help="the target")
+    p.add_argument("--drafters", nargs="+", metavar="NAME=FOLDER", help="these instead of --methods")
     p.add_argument("--temperatures", type=float, nargs="+", default=[0.0])
     p.add_argument("--per-category", type=int, default=12)
     p.add_argument("--max-tokens", type=int, default=192)
     p.add_argument("--out", type=Path, required=True)
     a = p.parse_args()
     prompts = _chosen(a.per_category)
-    rows = []
+    rows, loads = [], {}
+    methods = METHODS[a.methods] if a.drafters is None else _drafters(p, a.drafters)
     with ExitStack() as stack:
-        engines = {
-            name: stack.enter_context(closing(LLM("demo", speculative_config=config, max_num_seqs=1)))
-            for name, config in METHODS[a.methods].items()
-        }
+        engines = {}
+        for name, config in methods.items():
+            begin = time.perf_counter()
+            llm = LLM(a.model, speculative_config=config, max_num_seqs=1)
+            engines[name] = stack.enter_context(closing(llm))
+            loads[name] = round(time.perf_counter() - begin, 2)
         for heat in a.temperatures:
             params = SamplingParams(temperature=heat, max_tokens=a.max_tokens, seed=0)
-            for filler in (0, CONTEXT) if a.methods == "context" else (0,):
+            for filler in (0, CONTEXT) if methods is METHODS["context"] else (0,):
                 outputs = _answers(engines, prompts, params, filler)
                 rows += list(_rows(outputs, prompts, {"temperature": heat, "context": filler or "own"}))
     for row in rows:
         print(json.dumps(row))
     settings = {"max_tokens": a.max_tokens, "per_category": a.per_category, "batch": 1, "seed": 0}
-    report = {"settings": settings, "env": environment(), "figures": rows}
+    report = {"settings": settings, "env": environment(), "load_s": loads, "figures": rows}
     a.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _drafters(parser: argparse.ArgumentParser, named: list[str]) -> dict[str, dict[str, Any] | None]:
+    """Plain decoding first, then a drafter each."""
+    methods: dict[str, dict[str, Any] | None] = {"plain": None}
+    for item in named:
+        name, equals, folder = item.partition("=")
+        if not (name and equals and folder):
+            parser.error(f"--drafters {item}: write NAME=FOLDER")
+        methods[name] = {"method": "dflash", "model": folder}
+    return methods
 
 
 def _chosen(count: int) -> list[Prompt]:
@@ -132,7 +151,8 @@ def _rows(
             speed, plain = tokens_per_s(ours), tokens_per_s(base)
             assert speed and plain, "answers of one token each"
             by[category] = {
-                "acceptance_length": _acceptance(ours),
+                "acceptance_length": _ratio(ours, "acceptance_length"),
+                "acceptance_rate": _ratio(ours, "draft_acceptance_rate"),
                 "tokens_per_s": round(speed, 1),
                 f"over_{first}": round(speed / plain, 3),
                 "identical": sum(a.token_ids == b.token_ids for a, b in zip(ours, base, strict=True)),
@@ -140,18 +160,19 @@ def _rows(
         four = [by[c] for c in FOUR if c in by]
         means = {
             key: round(sum(float(row[key] or 0.0) for row in four) / len(four), 3)
-            for key in ("acceptance_length", "tokens_per_s", f"over_{first}")
+            for key in ("acceptance_length", "acceptance_rate", "tokens_per_s", f"over_{first}")
             if all(row[key] is not None for row in four)
         }
         yield {"method": name, **settings, "four": means, "categories": by}
 
 
-def _acceptance(outputs: list[RequestOutput]) -> float | None:
+def _ratio(outputs: list[RequestOutput], name: str) -> float | None:
+    """One of the ratios of `SpeculationStats.to_json`, over all of the outputs."""
     stats = SpeculationStats(outputs[0].stats.method, outputs[0].stats.num_speculative_tokens)
     for output in outputs:
         stats.merge(output.stats)
-    length: float | None = stats.to_json(0)["acceptance_length"]
-    return None if length is None else round(length, 3)
+    ratio: float | None = stats.to_json(0)[name]
+    return None if ratio is None else round(ratio, 3)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from transformers import AutoTokenizer
@@ -40,8 +41,9 @@ def samples(folder: Path, part: str, tokenizer: AutoTokenizer, held_out: HeldOut
     for i, number in enumerate(numbers.tolist()):
         answer, question = ids[offsets[i] : offsets[i + 1]].tolist(), asked[number]
         if repeated_share(answer) <= MAX_REPEATED and held_out.refuses(question["prompt"]) is None:
-            finish = "stop" if stopped[i] else "length"
-            yield Sample(f"{folder.name}/{part}/{i}", question["category"], False, prompts[i], answer, finish)
+            name = f"{folder.name}/{part}/{i}"
+            finish: Literal["stop", "length"] = "stop" if stopped[i] else "length"
+            yield Sample(name, question["category"], False, prompts[i], answer, finish)
 
 
 def main() -> None:
