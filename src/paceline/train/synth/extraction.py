@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 from paceline.train.synth.classification import classification
+from paceline.train.synth.comparisons import best
 from paceline.train.synth.dialogue import Dialogue, Draw, Split, assistant, joined, opening, user
 from paceline.train.synth.entities import entities
+from paceline.train.synth.facts import FACTS
 from paceline.train.synth.records import KINDS, Field, Kind
+from paceline.train.synth.surveys import SURVEYS, listed
 
 _FILLERS = (
     "Thank you for reading.", "We hope to see you soon.", "This is the latest news.",
@@ -27,6 +30,12 @@ _ASK_ONE = (
     "Convert this to JSON with the keys {q}: {t}",
     "Identify the {k} in this sentence. Output in JSON format.\n{t}",
     "Parse the text into JSON. Keys: {q}.\n\n{t}",
+    "What are the {k} in the text below? Reply with JSON.\n\n{t}",
+    "{t}\n\nFill a JSON object with {k}.",
+    "Find out the {k}. Use JSON with the keys {q}.\n\n{t}",
+    "Text:\n{t}\n\nTask: give {k} as a JSON object.",
+    "I need the {k} from this message as JSON:\n\n{t}",
+    "Please extract these fields as JSON: {k}.\n{t}",
 )
 _ASK_MANY = (
     "Extract the {k} of all {p}. Answer with a JSON list.\n\n{t}",
@@ -34,11 +43,22 @@ _ASK_MANY = (
     "Identify the {k} in the following sentences. Output in JSON format.\n{t}",
     "List the {p} in the text as JSON objects with the keys {q}.\n\n{t}",
     "Turn these lines into a JSON list. Use the keys {q}.\n{t}",
+    "For each of the texts name the {k}. The output should be JSON.\n{t}",
+    "Read the following {p} and extract {k} for each. Format: JSON.\n\n{t}",
+    "{t}\n\nFor every line give the {k} in JSON.",
+    "Here are some {p}. Find the {k} of each and return a JSON array.\n{t}",
+    "Which {k} are named in these passages? Answer in JSON.\n{t}",
+    "Make a JSON list of objects with {k} out of this:\n{t}",
 )
 _ASK_LINES = (
     'Extract the {k} from the texts below. Output in the format of "{o}", one line each.\n{t}',
     'For each text give the {k} in the format "{o}", one per line.\n{t}',
     '{t}\n\nList the {k} of all {p}, one per line, in the format "{o}".',
+    'Give these facts about each text: {k}. Write "{o}", each text on its own line.\n{t}',
+    "Write one line of comma-separated values ({o}) for each of the {p}.\n{t}",
+    'Pick out the {k}. Use the format "{o}" and start a new line for each.\n\n{t}',
+    'From these passages extract {k}, in the order "{o}", line by line.\n{t}',
+    "{t}\n\nReturn the data as rows: {o}.",
 )
 _FENCED = (" Put the JSON into a code block.", " Use a ```json block.")
 
@@ -87,21 +107,29 @@ def _one(draw: Draw) -> tuple[str, str, Any]:
     return question, answer, record
 
 
-def _records(draw: Draw, kind: Kind, keys: dict[str, Field]) -> tuple[str, list[dict[str, Any]]]:
-    """Two to four records, as lettered or numbered lines."""
-    rows = [kind.values(draw) for _ in range(draw.between(2, 4))]
-    mark = draw.pick(("abcd", "1234", None))
-    end = draw.pick((") ", ". ")) if mark else "- "
-    text = "\n".join(f"{mark[i] if mark else ''}{end}{kind.told(draw, row)}" for i, row in enumerate(rows))
+def _records(
+    draw: Draw, kind: Kind, keys: dict[str, Field], most: int = 7
+) -> tuple[str, list[dict[str, Any]]]:
+    """Two to seven records, as marked lines."""
+    rows = [kind.values(draw) for _ in range(min(most, draw.pick((2, 3, 3, 4, 4, 5, 6, 7))))]
+    wrap = draw.chance(0.25)
+    told = [kind.told(draw, row) for row in rows]
+    text = listed(
+        draw, [_wrapped(draw, line) if wrap else line for line in told], draw.pick(("\n", "\n", "\n\n"))
+    )
     return text, [{key: row[field.name] for key, field in keys.items()} for row in rows]
 
 
-def _many(draw: Draw) -> tuple[str, str, Any]:
+def _many(draw: Draw, most: int = 7) -> tuple[str, str, Any]:
     kind = draw.pick(KINDS)
     keys = _keys(draw, kind)
-    text, records = _records(draw, kind, keys)
+    text, records = _records(draw, kind, keys, most)
     question, answer = _spelled(draw, _question(draw, _ASK_MANY, kind, keys, text), records)
     return question, answer, records
+
+
+def _few(draw: Draw) -> tuple[str, str, Any]:
+    return _many(draw, 4)
 
 
 def _lines(draw: Draw) -> tuple[str, str, Any]:
@@ -112,32 +140,12 @@ def _lines(draw: Draw) -> tuple[str, str, Any]:
     return _question(draw, _ASK_LINES, kind, keys, text), answer, None
 
 
-def _best(draw: Draw) -> tuple[str, str, Any]:
-    """Which of the companies earned most, and who leads it."""
-    kind = next(kind for kind in KINDS if kind.name == "company")
-    rows = [kind.values(draw) for _ in range(draw.between(2, 4))]
-    largest = draw.chance(0.7)
-    best = (max if largest else min)(rows, key=lambda row: row["profit"])
-    text = "\n".join(f"{'abcd'[i]}) {kind.told(draw, row)}" for i, row in enumerate(rows))
-    word = "highest" if largest else "lowest"
-    question = draw.pick((
-        f"Which company has the {word} profit, and who is its CEO?\n{text}",
-        f"Given the following data, find the company with the {word} profit and give its CEO's name:\n{text}",
-        f"{text}\n\nWhich of these companies had the {word} profit? Name its CEO too.",
-    ))  # fmt: skip
-    profits = joined([f"${row['profit']} million ({row['company']})" for row in rows])
-    answer = (
-        f"The profits are {profits}. The {word} is ${best['profit']} million, so it is {best['company']}, "
-        f"and its CEO is {best['ceo']}."
-    )
-    return question, answer, None
-
-
 def _other(draw: Draw) -> tuple[str, str, Any]:
-    return (*draw.pick((classification, classification, entities))(draw), None)
+    return (*draw.pick(_OTHERS)(draw), None)
 
 
-_KINDS = (_one,) * 8 + (_many,) * 4 + (_lines,) * 2 + (_best,) + (_other,) * 4
+_OTHERS = (classification,) * 2 + (entities,) * 4 + (best,) * 4 + SURVEYS * 2 + FACTS
+_KINDS = (_one,) * 6 + (_many,) * 5 + (_lines,) * 3 + (_other,) * 9
 
 
 def extraction(seed: int, index: int, split: Split) -> Dialogue:
@@ -149,7 +157,7 @@ def extraction(seed: int, index: int, split: Split) -> Dialogue:
 def json_extraction(seed: int, index: int, split: Split) -> Dialogue:
     """One text whose answer is JSON, not to be thought about: what the bar is measured on."""
     draw = Draw(seed, index, split, "json_extraction")
-    return _dialogue(draw, draw.pick((_one, _one, _many))(draw), False)
+    return _dialogue(draw, draw.pick((_one, _one, _few))(draw), False)
 
 
 def _dialogue(draw: Draw, made: tuple[str, str, Any], thinking: bool) -> Dialogue:
