@@ -4,7 +4,7 @@
 
 Given nothing but the head of a user's turn, a chat model writes the turn that it expects there (Xu et al.
 2024, "Magpie", arXiv 2406.08464). texts/starters.yaml steers that towards code, sums, reasoning, extraction
-and prose.
+and prose; or it is given the questions.
 Three parts, each with a budget of seconds: `prompts`; `brief`, answers under a system prompt that asks for
 brevity, of which those that end by themselves are kept; `own`, answers under the model's own template, cut
 where they are long (what a drafter for that very model learns from). OUT receives prompts.jsonl, brief.npz
@@ -51,8 +51,11 @@ def starters(seed: int) -> Iterator[tuple[str, str]]:
 class Dialogues:
     """One model, its tokenizer, and the three parts."""
 
-    def __init__(self, model: Path, out: Path, slots: int, seed: int, device: str) -> None:
-        self.out, self.seed, self.begin = out, seed, time.perf_counter()
+    def __init__(
+        self, model: Path, out: Path, slots: int, seed: int, device: str, length: int = LENGTH
+    ) -> None:
+        """length: tokens of a question and its answer, template included."""
+        self.length, self.out, self.seed, self.begin = length, out, seed, time.perf_counter()
         self.tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         compute = torch.bfloat16 if device == "cuda" else torch.float32
         target = load_train_target(model, device, compute)
@@ -61,7 +64,7 @@ class Dialogues:
         end = self.tokenizer.token_to_id("<|im_end|>")
         assert end is not None, f"{model} has no chat format with <|im_end|>"
         torch.manual_seed(seed)
-        self.rollout = Rollout(target, slots, LENGTH, stop_ids=(end, 0), min_p=0.05)
+        self.rollout = Rollout(target, slots, length, stop_ids=(end, 0), min_p=0.05)
 
     def say(self, text: str) -> None:
         """Progress to stdout."""
@@ -100,16 +103,19 @@ class Dialogues:
         heats: tuple[float, ...],
         seconds: float,
     ) -> list[Answer]:
-        """Answers to the prompts, in turn at each of the temperatures.
+        """Answers to the prompts, in turn at each of the temperatures; too long ones are left out.
 
         order: numbers of prompts, in which they are asked; an answer's key is its prompt's number.
         """
         after = "<|im_end|>\n<|im_start|>assistant\n"
-        asked = (
-            Prompt(i, self.encode(self.head(system, prompts[i][1]) + after), heat, ANSWER_TOKENS)
-            for i, heat in zip(order, cycle(heats), strict=False)
-        )
-        return list(self.rollout.run(asked, self.say, seconds))
+
+        def asked() -> Iterator[Prompt]:
+            for i, heat in zip(order, cycle(heats), strict=False):
+                ids = self.encode(self.head(system, prompts[i][1]) + after)
+                if len(ids) < self.length - 1:
+                    yield Prompt(i, ids, heat, ANSWER_TOKENS)
+
+        return list(self.rollout.run(asked(), self.say, seconds))
 
     def brief(self, prompts: list[tuple[str, str]], seconds: float) -> list[Answer]:
         """Short answers, from the first prompt on."""
@@ -147,14 +153,20 @@ def main(argv: list[str] | None = None) -> None:
         help="seconds for user turns, for brief answers, and for answers as it likes; 0 0: no answers",
     )
     p.add_argument("--prompts", type=int, default=1_000_000, help="user turns begun at most")
+    p.add_argument("--questions", type=Path, help="answer these lines {category, prompt} instead of own ones")
+    p.add_argument("--length", type=int, default=LENGTH, help="tokens of a question and its answer at most")
     p.add_argument("--slots", type=int, default=2048, help="texts that are written at once")
     p.add_argument("--seed", type=int, default=0, help="of all sampling")
     a = p.parse_args(argv)
     a.out.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    made = Dialogues(a.model, a.out, a.slots, a.seed, device)
-    prompts = made.prompts(a.seconds[0], a.prompts)
-    random.Random(a.seed).shuffle(prompts)
+    made = Dialogues(a.model, a.out, a.slots, a.seed, device, a.length)
+    if a.questions is not None:
+        rows = map(json.loads, a.questions.open(encoding="utf-8"))
+        prompts = [(row["category"], row["prompt"]) for row in rows]
+    else:
+        prompts = made.prompts(a.seconds[0], a.prompts)
+        random.Random(a.seed).shuffle(prompts)
     text = "".join(json.dumps({"category": c, "prompt": t}) + "\n" for c, t in prompts)
     (a.out / "prompts.jsonl").write_text(text, encoding="utf-8")
     made.say(f"{len(prompts)} prompts")
