@@ -4,8 +4,10 @@ masks."""
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,11 +65,17 @@ class Drafting:
         self.drafter.append_context(features, positions, where, self.kv)
 
     def draft(
-        self, anchors: list[int], starts: list[int], n: int, counts: list[int] | None = None
+        self,
+        anchors: list[int],
+        starts: list[int],
+        n: int,
+        counts: list[int] | None = None,
+        wanted: int | None = None,
     ) -> torch.Tensor:
         return self.drafter.draft(
             torch.tensor(anchors), torch.tensor(starts), self.tables, n, self.kv, self.target,
             max_context=max(starts) + n + 1, counts=None if counts is None else torch.tensor(counts),
+            wanted=wanted,
         )  # fmt: skip
 
 
@@ -184,6 +192,51 @@ def test_against_a_plain_recomputation(tmp_path: Path, target: TargetModel, name
         assert (got[i] - expected).abs().max().item() < 1e-4
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", list(VARIANTS))
+def test_one_native_call_gives_the_bits_of_the_composed_passes(
+    tmp_path: Path, target: TargetModel, name: str, dtype: torch.dtype
+) -> None:
+    """Whole and short blocks, a padding sequence, and fewer drafts than the block holds."""
+    folder = tiny.make_drafter(tmp_path, tiny.drafter_for("plain", **VARIANTS[name]))
+    drafter = load_drafter(folder, replace(target.spec, dtype=dtype), deterministic=True)
+    if drafter.native is None:
+        pytest.skip("no native kernels here")
+    composed = copy(drafter)
+    composed.native = None
+    table = target.embedding.to(dtype)
+    model = SimpleNamespace(embedding=table, embed=lambda ids: table[ids])
+    states = [Drafting(which, model, sequences=4) for which in (drafter, composed)]  # type: ignore[arg-type]
+    features = features_for(drafter, 60).to(dtype)
+    seen = []
+    for state in states:
+        for sequence, length in enumerate((60, 9, 33)):
+            state.append(sequence, features[:length], 0)
+        seen += [
+            state.draft([3, 4, 5, 0], [60, 9, 33, 0], 7, counts=[8, 3, 8, 0], wanted=4),
+            state.draft([7], [33], 7)[:, :2],
+            state.draft([7], [33], 7, wanted=2),
+        ]
+    assert torch.equal(seen[1], seen[2])
+    for native, other in zip(seen[:3], seen[3:], strict=True):
+        assert native.isfinite().all() and torch.equal(native, other)
+    for mine, others in zip(states[0].kv, states[1].kv, strict=True):
+        for cache, other in zip(mine, others, strict=True):  # padding rows share the null block
+            assert torch.equal(cache[1:].nan_to_num(), other[1:].nan_to_num())
+
+
+def test_ids_and_blocks_out_of_bounds_are_refused(tmp_path: Path, target: TargetModel) -> None:
+    drafter = load_drafter(tiny.make_drafter(tmp_path), target.spec)
+    if drafter.native is None:
+        pytest.skip("no native kernels here")
+    state = Drafting(drafter, target, sequences=1)
+    with pytest.raises(AssertionError, match="out of bounds"):
+        state.draft([tiny.VOCAB], [3], 7)
+    state.tables = state.tables + 1000
+    with pytest.raises(AssertionError, match="out of bounds"):
+        state.draft([5], [3], 7)
+
+
 @pytest.mark.parametrize("name", ["full", "mixed"])
 def test_masks_never_persist(tmp_path: Path, target: TargetModel, name: str) -> None:
     """After several drafted blocks, a block equals the one of a drafter that drafted nothing before."""
@@ -246,6 +299,8 @@ def test_bfloat16(tmp_path: Path, target: TargetModel) -> None:
     assert half.spec.dtype == torch.bfloat16
 
     class Half:
+        embedding = target.embedding.bfloat16()
+
         def embed(self, ids: torch.Tensor) -> torch.Tensor:
             return target.embed(ids).bfloat16()
 

@@ -93,6 +93,11 @@ def declare(lib: ctypes.CDLL, name: str, arguments: str, checked: bool = False) 
     return cast(Callable[..., int | None], function)
 
 
+def address(lib: ctypes.CDLL, name: str) -> int:
+    """Where function ``name`` of ``lib`` lies, for native code that calls it itself."""
+    return ctypes.cast(getattr(lib, name), ctypes.c_void_p).value or 0
+
+
 def _compiled(op: str, sources: list[Path], flags: list[str], link_openmp: bool) -> Path:
     """Path of the library, compiled unless it is in the cache. Raises OSError, CalledProcessError."""
     parts = [p.name.encode() + p.read_bytes() for p in [*sources, *sorted(KERNELS.glob("*.h"))]]

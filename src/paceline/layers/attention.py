@@ -49,7 +49,7 @@ class PagedHeads:
     ) -> None:
         """Without norms queries and keys are rotated only."""
         self.shape, self.rotary = shape, rotary
-        self._q_norm, self._k_norm = q_norm, k_norm
+        self.q_norm, self.k_norm = q_norm, k_norm
 
     def store(
         self,
@@ -62,14 +62,14 @@ class PagedHeads:
         """Norm and rotate keys [R, kv_size] (any row stride), then store them with values [R, kv_size]."""
         # Views by sizes, here and below: torch's unflatten and split cost more than some of the operators.
         split = (k.shape[0], self.shape.kv_heads, self.shape.head_dim)
-        keys = self._normed(k.view(split), self._k_norm, positions)
+        keys = self._normed(k.view(split), self.k_norm, positions)
         store_kv(keys, v.view(split), kv[0], kv[1], slot_mapping)
 
     def attend(
         self, q: torch.Tensor, rows: AttentionRows, kv: tuple[torch.Tensor, torch.Tensor]
     ) -> torch.Tensor:
         """Queries [R, heads, head_dim] (any row and head stride) over the cache -> [R, query_size]."""
-        queries = self._normed(q, self._q_norm, rows.positions)
+        queries = self._normed(q, self.q_norm, rows.positions)
         out = paged_attention(
             queries,
             kv[0],
@@ -113,8 +113,7 @@ class PlainAttention:
     """Attention without a gate; the fused projection's rows are all queries, all keys, all values."""
 
     def __init__(self, heads: PagedHeads, qkv: Linear, out: Linear) -> None:
-        self.heads = heads
-        self._qkv, self._out = qkv, out
+        self.heads, self.qkv, self.out = heads, qkv, out
         self._sizes = [heads.shape.query_size, heads.shape.kv_size, heads.shape.kv_size]
 
     def __call__(
@@ -122,6 +121,6 @@ class PlainAttention:
     ) -> torch.Tensor:
         """[R, hidden] -> [R, hidden]; stores the rows' keys and values first, so a row sees itself."""
         shape = self.heads.shape
-        q, k, v = self._qkv(x).split_with_sizes(self._sizes, dim=1)
+        q, k, v = self.qkv(x).split_with_sizes(self._sizes, dim=1)
         self.heads.store(k, v, rows.positions, rows.slot_mapping, kv)
-        return self._out(self.heads.attend(q.view(x.shape[0], shape.heads, shape.head_dim), rows, kv))
+        return self.out(self.heads.attend(q.view(x.shape[0], shape.heads, shape.head_dim), rows, kv))

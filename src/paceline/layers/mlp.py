@@ -16,8 +16,8 @@ class Mlp:
     """down(silu(gate x) * up x); the fused projection's rows are all gates, then all ups."""
 
     def __init__(self, gate_up: Linear, down: Linear) -> None:
-        self._gate_up, self._down = gate_up, down
+        self.gate_up, self.down = gate_up, down
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> [R, hidden]."""
-        return self._down(swiglu(self._gate_up(x)))
+        return self.down(swiglu(self.gate_up(x)))

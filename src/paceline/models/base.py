@@ -51,6 +51,11 @@ class TargetModel(Protocol):
         """The output head alone, for those who keep hidden states and let the rest of the model go."""
         ...
 
+    @property
+    def embedding(self) -> torch.Tensor:
+        """[vocab_size, hidden_size] the embedding table, in model dtype."""
+        ...
+
     def forward(
         self, ids: torch.Tensor, batch: FlatBatch, cache: TargetCache, taps: tuple[int, ...] = ()
     ) -> TargetOutput:

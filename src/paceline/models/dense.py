@@ -52,7 +52,7 @@ class DenseModel:
         head: Linear,
     ) -> None:
         self.spec = spec
-        self._embedding, self._blocks, self._head = embedding, blocks, head
+        self.embedding, self._blocks, self._head = embedding, blocks, head
         # The norm that follows each layer's residual sum: the next layer's, at last the final one.
         self._following = [block.input_norm for block in blocks[1:]] + [norm]
 
@@ -84,7 +84,7 @@ class DenseModel:
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """[R] int64 -> [R, hidden_size]."""
-        return F.embedding(ids, self._embedding)
+        return F.embedding(ids, self.embedding)
 
 
 def load(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from paceline.kernels.dflash import DrafterParts, LayerParts, native_drafter
 from paceline.kernels.linear import Linear
 from paceline.kernels.norm import add_rms_norm, rms_norm
 from paceline.layers.attention import PlainAttention
@@ -62,6 +63,8 @@ class DFlashDrafter:
         self._hidden_norm = hidden_norm
         self._kinds = {(layer.window, layer.causal) for layer in layers}
         self._following = [layer.input_norm for layer in layers[1:]] + [norm]
+        self.native = native_drafter(self._parts())
+        """The same passes in one call each, where the CPU has them; None: they are composed of operators."""
 
     def append_context(
         self,
@@ -76,6 +79,8 @@ class DFlashDrafter:
         null block. Rows beyond the drafter's maximum length are stored wrongly rotated: no block may be
         drafted there, and the engine drafts none.
         """
+        if self.native:
+            return self.native.context(features, positions, slot_mapping, kv)
         positions = positions.clamp(max=self.spec.max_position - 1)
         context = rms_norm(self._fc(features), self._hidden_norm, self.spec.rms_eps, False)
         size = self.spec.kv_heads * self.spec.head_dim
@@ -94,9 +99,10 @@ class DFlashDrafter:
         target: TargetModel,
         max_context: int,
         counts: torch.Tensor | None = None,
+        wanted: int | None = None,
     ) -> torch.Tensor:
         """One block a sequence: anchor tokens `anchors` [S] at positions `starts` [S] and `n` masks after
-        each.
+        each, of which the first `wanted` (default: all) are asked for.
 
         The context of a sequence is what is stored before its start; the block's own keys and values are
         written at starts..starts+n as scratch, to be overwritten before they could become context. `counts`
@@ -104,11 +110,14 @@ class DFlashDrafter:
         sequence); the rows beyond are padding, so a short block's drafts do not depend on the longer ones
         beside it.
 
-        Returns [S, n, H]: rows 1..n after the final norm, for the target's `logits`; row j predicts the
-        token at position start + j.
+        Returns [S, wanted, H]: rows 1..wanted after the final norm, for the target's `logits`; row j predicts
+        the token at position start + j.
         """
         assert 1 <= n <= self.spec.max_speculative_tokens, f"{n} drafts of a block of {self.spec.block_size}"
-        limit = min(max_context, self.spec.max_position)
+        limit, wanted = min(max_context, self.spec.max_position), wanted or n
+        if self.native:
+            rows, table = n + 1, target.embedding
+            return self.native.block(anchors, starts, block_tables, counts, table, kv, rows, wanted, limit)
         block = block_rows(starts, block_tables, n, counts, kv[0][0].shape[1], limit)
         seen = {kind: block.seen_by(*kind) for kind in self._kinds}
         ids = anchors.new_full((anchors.shape[0], n + 1), self.spec.mask_token_id)
@@ -120,7 +129,30 @@ class DFlashDrafter:
             mixed = layer.attention(normed, seen[layer.window, layer.causal], layer_kv)
             normed, stream = add_rms_norm(mixed, stream, layer.post_norm, eps, False)
             normed, stream = add_rms_norm(layer.mlp(normed), stream, following, eps, False)
-        return normed.unflatten(0, (-1, n + 1))[:, 1:]
+        return normed.unflatten(0, (-1, n + 1))[:, 1 : wanted + 1]
+
+    def _parts(self) -> DrafterParts:
+        spec, heads = self.spec, self._layers[0].attention.heads
+        layers = [
+            LayerParts(
+                qkv=layer.attention.qkv,
+                out=layer.attention.out,
+                gate_up=layer.mlp.gate_up,
+                down=layer.mlp.down,
+                q_norm=layer.attention.heads.q_norm,
+                k_norm=layer.attention.heads.k_norm,
+                post_norm=layer.post_norm,
+                following=following,
+                window=layer.window,
+                causal=layer.causal,
+            )
+            for layer, following in zip(self._layers, self._following, strict=True)
+        ]
+        return DrafterParts(
+            layers, self._fc, self._context_kv, self._hidden_norm, self._layers[0].input_norm,
+            heads.rotary.cos, heads.rotary.sin, spec.num_heads, spec.kv_heads, spec.head_dim,
+            spec.max_position, spec.mask_token_id, spec.rms_eps,
+        )  # fmt: skip
 
 
 def load(

@@ -54,6 +54,7 @@ class DFlashProposer(Proposer):
             target=self.target,
             max_context=request.max_context,
             counts=counts,
-        )[:, :n]  # [S, n, H]
+            wanted=n,
+        )  # [S, n, H]
         logits = self.target.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:2], -1)
         return Drafts(request.choose(logits, 0, request.anchors[:, None][:, :0]), list(request.limits))

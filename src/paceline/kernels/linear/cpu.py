@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from paceline.kernels import build
 from paceline.kernels.memory import WEIGHTS
+from paceline.kernels.product import NativeProduct
 
 BLOCK = 16  # outputs that share a register
 
@@ -39,6 +40,8 @@ class CpuLinear:
         self._packed, self._layer = _pack(weight, lib.linear_max_width())
         self._address = ctypes.addressof(self._layer)
         self._pad = self._layer.k - self.in_features
+        run = build.address(lib, "linear_run")
+        self.product = None if self._pad else NativeProduct(run, self._address, bf16, self.out_features)
 
     def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
         """x [R, K] in the weight's dtype -> [R, N] in ``out_dtype``: x's dtype (the default) or float32."""

@@ -9,6 +9,7 @@ import torch
 from paceline.kernels import build
 from paceline.kernels.memory import WEIGHTS
 from paceline.kernels.nvfp4.base import PackedNVFP4
+from paceline.kernels.product import NativeProduct
 
 OUTPUTS = 16  # that share a register
 CHUNK, CHUNK_BYTES = 64, 576  # inputs of a chunk, and its bytes for one block of outputs
@@ -71,6 +72,7 @@ class CpuPackedLinear:
         self._memory = _pack(matrix, lib)
         self._layer = self._memory[0]
         self._address = ctypes.addressof(self._layer)
+        self.product = NativeProduct(build.address(lib, "nvfp4_run"), self._address, 0, self.out_features)
 
     @property
     def nbytes(self) -> int:
