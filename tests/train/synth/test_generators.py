@@ -179,11 +179,14 @@ def test_code_answers_compile_and_mended_ones_run():
         question, answer = dialogue.prompt[-1]["content"], dialogue.messages[-1]["content"]
         for block in re.findall(r"```python\n(.*?)```", answer, re.S):
             space = {}
+            if not re.search(rf"def {dialogue.facts['name']}\(", block):  # another task: a whole program
+                compile(block, "program", "exec")
+                continue
             exec(block, space)
             assert repr(eval(dialogue.facts["call"], space)) == dialogue.facts["result"]
             if answer.startswith("The bug"):
-                broken = re.search(r"```python\n(.*?)```", question, re.S)[1]
-                assert broken.replace(re.search(r'""".*?"""\n\s*', broken + '""""""\n', re.S)[0], "") != block
+                broken = re.search(r"def .*?(?=\n```|\Z)", question, re.S)[0]
+                assert re.sub(r'    """.*?"""\n', "", broken, flags=re.S) != block.strip()
                 mended += 1
     assert mended > 10
 

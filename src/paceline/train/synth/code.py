@@ -7,14 +7,22 @@ from collections.abc import Callable
 
 from paceline.train.synth.blocks import blocks
 from paceline.train.synth.dialogue import Dialogue, Draw, Split, assistant, opening, user
+from paceline.train.synth.docstrings import exercise
 from paceline.train.synth.functions import FAMILIES, Function, function
 
 _COMPLETE = (
     "Complete this Python function. Return only code.\n\n```python\n{head}\n```",
+    "Complete this Python function. Return only code.\n\n```python\n{head}\n```",
     "Complete this Python function. Return only code.\n\n```python\n\n\n{head}\n```",
+    "Complete this Python function. Return only code.\n\n```python\n\n{head}\n```",
     "Complete the following function. Only code, please.\n\n```python\n{head}\n```",
     "Finish this function:\n\n```python\n{head}\n```",
     "```python\n{head}\n```\n\nWrite the body of this function.",
+    "Fill in the missing body.\n\n```python\n{head}\n```",
+    "Implement the function below so that its examples hold.\n\n```python\n{head}\n```",
+    "{head}\n\nComplete the code.",
+    "Please write the rest of this function. No explanation.\n\n```python\n{head}\n```",
+    "Read the docstring and complete the code:\n```python\n{head}\n```",
 )
 _WRITE = (
     "Write a Python function called {name} that does this: {task}",
@@ -23,20 +31,41 @@ _WRITE = (
     "How can I do this in Python? {task}",
     "I need a short Python function: {task}",
     "{task} Write Python code for it.",
+    "Write a function to {low}.",
+    "Implement a function to {low}.",
+    "Write a Python program to {low}.",
+    "Develop a Python function named {name}. It should {low}.",
+    "Can you write code that will {low}? Use Python.",
+    "Python: {low}.",
+    "Create a function in Python to {low}, and give an example.",
+    "Give me a Python function to {low}.",
+    "Show how to {low} in Python.",
+    "I want to {low}. What would the Python code look like?",
+    "Solve this with Python: {task}",
 )
 _EXPLAIN = (
     "What does this function do?\n\n```python\n{code}\n```",
     "Explain this code:\n\n```python\n{code}\n```",
     "```python\n{code}\n```\n\nExplain in one or two sentences what this does.",
+    "Describe the purpose of this Python code.\n```\n{code}\n```",
+    "Can you tell me what the following does?\n\n{code}",
 )
 _RUN = (
     "What does `{call}` return?\n\n```python\n{code}\n```",
     "```python\n{code}\n```\n\nWhat is the result of {call}?",
+    "Given this code, what is the value of {call}?\n\n```python\n{code}\n```",
+    "Predict the output of print({call}).\n\n```python\n{code}\n```",
 )
 _MEND = (
     "Find the bug in this function. It should do this: {task}\n\n```python\n{code}\n```",
     "This function has a bug. {task}\n\n```python\n{code}\n```\n\nCan you fix it?",
     "Can you find and fix the mistake?\n\n```python\n{documented}\n```",
+    "Here is a function to {low}. Is there a bug in it?\n\n```\n{code}\n```",
+    "The code below is meant to {low}, but it gives wrong results. What is wrong?\n\n```python\n{code}\n```",
+    "Please review this Python function and point out any error.\n\n```\n{documented}\n```",
+    "Identify the mistake in this code, which should {low}:\n```python\n{code}\n```",
+    "Why does this not work? It should {low}.\n\n{code}",
+    "Debug this function: {task}\n\n```python\n{code}\n```",
 )
 _CHANGES = (
     (r" \+= ", " -= "), (r" > ", " < "), (r" < ", " > "), (r" <= ", " < "), (r" == ", " != "),
@@ -52,13 +81,17 @@ def _code(made: Function, documented: bool, example: bool = False) -> str:
 
 
 def _complete(draw: Draw, made: Function) -> tuple[str, str]:
-    example = draw.chance(0.7)
-    question = draw.pick(_COMPLETE).format(head=made.head(example))
-    return question, f"```python\n{_code(made, True, example)}\n```"
+    head = exercise(draw, made) if draw.chance(0.65) else made.head(draw.chance(0.7))
+    return draw.pick(_COMPLETE).format(head=head), f"```python\n{head}\n{made.body}\n```"
+
+
+def _low(task: str) -> str:
+    """The task as the end of a sentence: 'return the sum of all numbers in x'."""
+    return task[0].lower() + task[1:].rstrip(".")
 
 
 def _write(draw: Draw, made: Function) -> tuple[str, str]:
-    question = draw.pick(_WRITE).format(name=made.name, task=made.task)
+    question = draw.pick(_WRITE).format(name=made.name, task=made.task, low=_low(made.task))
     answer = f"```python\n{_code(made, draw.chance(0.5))}\n```"
     if draw.chance(0.6):
         answer += f"\n\nFor example, `{made.call}` returns `{made.result!r}`."
@@ -111,8 +144,9 @@ def _mend(draw: Draw, made: Function) -> tuple[str, str]:
     sound, broken = lines[at].strip(), re.sub(pattern, change, lines[at], count=1)
     bad = "\n".join([*lines[:at], broken, *lines[at + 1 :]])
     question = draw.pick(_MEND).format(
-        task=made.task, code=f"{made.signature}\n{bad}", documented=f"{made.head(False)}\n{bad}"
-    )
+        task=made.task, low=_low(made.task), code=f"{made.signature}\n{bad}",
+        documented=f"{made.head(False)}\n{bad}",
+    )  # fmt: skip
     found = f"The bug is in the line `{broken.strip()}`. It should be `{sound}`."
     answer = f"{found}\n\n```python\n{_code(made, False)}\n```"
     return question, answer
@@ -120,21 +154,21 @@ def _mend(draw: Draw, made: Function) -> tuple[str, str]:
 
 def _program(draw: Draw, _: Function) -> tuple[str, str]:
     """A short program in another language, with a name and a number put in."""
-    title, language, *lines = draw.pick(blocks("programs"))
+    title, language, *lines = draw.pick(blocks("programs") + blocks("programs_more"))
     fill = {"NAME": draw.pick(("main", "demo", "test", "work")), "NUM": str(draw.between(2, 20))}
-    body = "\n".join(lines)
+    body = "\n".join("" if line == "~" else line for line in lines)
     for token, value in fill.items():
         body = body.replace(token, value)
         title = title.replace(token, value)
     kind, fence = language.split(" ")
     ask = draw.pick(("Write {k} code to {t}.", "Write a {k} program to {t}.", "How do I {t} in {k}?",
-                     "Show me how to {t} in {k}."))  # fmt: skip
-    body = body.replace("\n    \n", "\n\n")
+                     "Show me how to {t} in {k}.", "Write a simple {k} program: {t}.", "{k}: {t}",
+                     "Can you {t} with {k}?", "I need {k} code that can {t}."))  # fmt: skip
     return ask.format(k=kind, t=title), f"```{fence}\n{body}\n```"
 
 
 _DECK: tuple[Callable[[Draw, Function], tuple[str, str]], ...] = (
-    (_complete,) * 6 + (_write,) * 5 + (_explain,) * 2 + (_run,) * 2 + (_mend,) * 3 + (_program,)
+    (_complete,) * 6 + (_write,) * 5 + (_explain,) * 2 + (_run,) * 2 + (_mend,) * 3 + (_program,) * 3
 )
 
 

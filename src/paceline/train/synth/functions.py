@@ -18,29 +18,73 @@ _WORDS = ("words", "names", "items")
 _TEXT = ("text", "sentence", "line")
 _WORD = ("word", "text", "s", "name")
 _COUNT = ("n", "number", "value", "k")
+_BRACKETS = (
+    "()",
+    "(())",
+    "()()",
+    "(()())",
+    "((()))",
+    "(()",
+    "())",
+    "(())()",
+    "()(()",
+    ")(",
+    "((())())",
+    "()()()",
+)
 _ARGUMENTS: dict[str, tuple[str, tuple[str, ...], Callable[[Draw], Any]]] = {
     "ints": ("list[int]", _NUMBERS, lambda d: [d.between(1, 12) for _ in range(d.between(3, 5))]),
     "odd": ("list[int]", _NUMBERS, lambda d: [d.between(1, 20) for _ in range(d.pick((3, 5)))]),
     "sorted": ("list[int]", _NUMBERS, lambda d: sorted(d.sample(range(1, 30), d.between(3, 4)))),
-    "nested": ("list[list[int]]", ("rows", "lists", "table"), lambda d: [[d.between(1, 9), d.between(1, 9)]
-                                                                         for _ in range(2)]),
+    "sorted2": (
+        "list[int]",
+        ("others", "more", "second"),
+        lambda d: sorted(d.sample(range(1, 30), d.between(2, 4))),
+    ),
+    "coins": ("list[int]", _NUMBERS, lambda d: [d.between(1, 3) for _ in range(d.between(4, 8))]),
+    "mixedints": ("list[int]", _NUMBERS, lambda d: [d.between(-9, 9) for _ in range(d.between(4, 7))]),
+    "nested": (
+        "list[list[int]]",
+        ("rows", "lists", "table"),
+        lambda d: [[d.between(1, 9), d.between(1, 9)] for _ in range(2)],
+    ),
     "words": ("list[str]", _WORDS, lambda d: d.sample(words.NOUNS, d.between(2, 4))),
     "str": ("str", _WORD, lambda d: d.pick(words.NOUNS)),
     "word": ("str", ("target", "word"), lambda d: d.pick(words.NOUNS)),
     "mixed": ("str", _WORD, lambda d: f"{d.pick(words.NOUNS)[:3]}{d.between(1, 99)}"),
-    "text": ("str", _TEXT,
-             lambda d: f"{d.pick(words.ADJECTIVES)} {d.pick(words.NOUNS)} {d.pick(words.NOUNS)}"),
+    "text": (
+        "str",
+        _TEXT,
+        lambda d: f"{d.pick(words.ADJECTIVES)} {d.pick(words.NOUNS)} {d.pick(words.NOUNS)}",
+    ),
+    "snake": ("str", ("name", "text", "s"), lambda d: "_".join(d.sample(words.NOUNS, d.between(2, 3)))),
+    "mixedcase": ("str", _WORD, lambda d: "".join(d.pick((c, c.upper())) for c in d.pick(words.NOUNS))),
+    "brackets": ("str", ("text", "s", "brackets"), lambda d: d.pick(_BRACKETS)),
+    "bits": (
+        "str",
+        ("bits", "digits", "s"),
+        lambda d: "1" + "".join(d.pick("01") for _ in range(d.between(2, 6))),
+    ),
     "char": ("str", ("letter", "char", "c"), lambda d: d.pick("aeioutrs")),
     "int": ("int", _COUNT, lambda d: d.between(2, 30)),
     "small": ("int", ("count", "n", "k", "size"), lambda d: d.between(1, 4)),
     "width": ("int", ("width", "length", "size"), lambda d: d.between(5, 9)),
+    "two": ("int", ("width", "size", "k"), lambda d: d.between(2, 3)),
     "zero": ("int", ("index", "column", "i"), lambda d: d.between(0, 1)),
     "big": ("int", _COUNT, lambda d: d.between(10, 9999)),
     "signed": ("int", _COUNT, lambda d: d.between(-20, 20)),
     "year": ("int", ("year", "y"), lambda d: d.between(1890, 2030)),
-    "dict": ("dict", ("scores", "table", "counts", "prices"), lambda d: {w: d.between(1, 20) for w in
-                                                                         d.sample(words.NOUNS, 3)}),
-}  # fmt: skip
+    "dict": (
+        "dict",
+        ("scores", "table", "counts", "prices"),
+        lambda d: {w: d.between(1, 20) for w in d.sample(words.NOUNS, 3)},
+    ),
+    "dict2": (
+        "dict",
+        ("others", "more", "second"),
+        lambda d: {w: d.between(1, 20) for w in d.sample(words.NOUNS, 2)},
+    ),
+}
 """Kind of argument: its annotation, its names, and an example."""
 _LOCALS = {
     "R": ("result", "total", "out", "answer", "found"),
@@ -72,6 +116,8 @@ class Function:
     arguments: tuple[Any, ...]
     """An example call."""
     result: Any
+    more: tuple[tuple[str, Any], ...] = ()
+    """Further examples: calls as source, with their results."""
 
     @property
     def call(self) -> str:
@@ -91,7 +137,7 @@ def _family(block: tuple[str, ...]) -> Family:
     return Family(tuple(block[0].split()), kinds, returns, tasks, "\n".join(block[3:]))
 
 
-FAMILIES = tuple(_family(block) for block in blocks("functions"))
+FAMILIES = tuple(_family(block) for name in ("functions", "functions_more") for block in blocks(name))
 
 
 @cache
@@ -132,4 +178,9 @@ def function(draw: Draw, family: Family) -> Function:
     ]
     signature = f"def {names['F']}({', '.join(parameters)}){f' -> {family.returns}' if typed else ''}:"
     task, body = (_TOKEN.sub(lambda m: names[m[0]], text) for text in (draw.pick(family.tasks), family.body))
-    return Function(names["F"], signature, task, body, arguments, result)
+    more = tuple(_call(names["F"], *_example(draw, family)) for _ in range(draw.between(0, 2)))
+    return Function(names["F"], signature, task, body, arguments, result, more)
+
+
+def _call(name: str, arguments: tuple[Any, ...], result: Any) -> tuple[str, Any]:
+    return f"{name}({', '.join(map(repr, arguments))})", result
