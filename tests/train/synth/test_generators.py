@@ -60,6 +60,19 @@ def test_no_question_is_a_bench_prompt():
     assert len(bench) == len(lines) and not bench & ours
 
 
+def test_no_question_shares_a_dozen_words_with_a_bench_prompt():
+    def dozens(text):
+        # The frame that this repository puts around exercises is not the content of any.
+        text = text.removeprefix("Complete this Python function. Return only code.")
+        said = re.findall(r"\w+", text.lower())
+        return {" ".join(said[i : i + 12]) for i in range(len(said) - 11)}
+
+    lines = (files("paceline.bench") / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    bench = set().union(*(dozens(json.loads(line)["prompt"]) for line in lines))
+    for dialogue in islice(mix(8), 5000):
+        assert not bench & dozens(dialogue.prompt[-1]["content"]), dialogue.prompt[-1]
+
+
 @pytest.mark.parametrize("sign", "+-*")
 def test_every_step_of_a_working_is_right(sign):
     for draw in draws():

@@ -70,7 +70,7 @@ _MESSAGES = {
     "not spam": ("Lunch at noon tomorrow", "The report is attached", "Can you call me back",
                  "Happy birthday, see you tonight", "The train is ten minutes late"),
 }  # fmt: skip
-_NAMES = ("", "", "very negative and 5 being very positive", "very bad and 5 being very good")
+_NAMES = ("", "", "the most negative and 5 the most positive", "very bad and 5 being very good")
 
 
 def classification(draw: Draw) -> tuple[str, str]:

@@ -106,6 +106,15 @@ class ToolName:
         return self.verb + "".join(word.capitalize() for word in self.noun.split())
 
     @property
+    def dotted(self) -> str:
+        """'dinner_reservation.cancel'."""
+        return f"{self.noun.replace(' ', '_')}.{self.verb}"
+
+    def spelled(self, style: str) -> str:
+        """The name in one of the styles: snake, camel or dotted."""
+        return {"snake": self.snake, "camel": self.camel, "dotted": self.dotted}[style]
+
+    @property
     def held_out(self) -> bool:
         """Whether this pair may not appear in training."""
         return is_held_out("tool", self.verb, self.noun, one_in=SHARE)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.train.synth.catalog import single_tool
 from paceline.train.synth.dialogue import Dialogue, Draw, Message, Split, assistant, opening, user
 from paceline.train.synth.tool_names import VERBS, ToolName, name_of, names
 from paceline.train.synth.tool_parameters import Parameter, parameters
@@ -22,6 +23,8 @@ class Tool:
     required: int
     """So many of the parameters, from the first, must be given."""
     description: str
+    kind: str = "object"
+    """What the schema calls an object."""
 
     def schema(self) -> dict[str, Any]:
         """The tool as a request offers it."""
@@ -31,7 +34,7 @@ class Tool:
                 "name": self.spelled,
                 "description": self.description,
                 "parameters": {
-                    "type": "object",
+                    "type": self.kind,
                     "properties": {p.name: p.schema for p in self.parameters},
                     "required": [p.name for p in self.parameters[: self.required]],
                 },
@@ -55,18 +58,21 @@ def _a(noun: str) -> str:
 _DESCRIPTIONS = ("{v} {a}", "{v} {a}", "{v} the {n}", "{v} {a} for the user", "{v} {a} with the given values")
 
 
-def _tool(draw: Draw, name: ToolName, camel: bool, most: int) -> Tool:
+def _tool(draw: Draw, name: ToolName, style: str, most: int) -> Tool:
     kinds = parameters(draw)[:most]
     told = draw.pick(_DESCRIPTIONS).format(v=VERBS[name.verb][0], n=name.noun, a=_a(name.noun))
-    spelled = name.camel if camel else name.snake
-    return Tool(name, spelled, tuple(kinds), draw.between(1, len(kinds)), told)
+    kind = "dict" if style == "dotted" and draw.chance(0.5) else "object"
+    return Tool(name, name.spelled(style), tuple(kinds), draw.between(1, len(kinds)), told, kind)
+
+
+_STYLES = ("snake",) * 6 + ("camel",) * 2 + ("dotted",) * 2
 
 
 def _offer(draw: Draw, least: int, most: int) -> list[Tool]:
     """Tools in one style of naming. The more there are the fewer parameters has each: prompts stay short."""
-    camel, count = draw.chance(0.2), draw.between(least, most)
+    style, count = draw.pick(_STYLES), draw.between(least, most)
     room = 4 if count < 4 else 3 if count < 6 else 2
-    return [_tool(draw, name, camel, room) for name in names(draw, count)]
+    return [_tool(draw, name, style, room) for name in names(draw, count)]
 
 
 _LOOKS = ("get", "fetch", "check", "find")
@@ -212,7 +218,10 @@ _KINDS = (_one_call,) * 12 + (_two_calls,) * 2 + (_no_call,) * 2 + (_small_talk,
 def tools(seed: int, index: int, split: Split) -> Dialogue:
     """One request with 1-8 tools on offer; facts: `calls` [(name, arguments)], `unseen` names on offer."""
     draw = Draw(seed, index, split, "tools")
-    offered = _offer(draw, draw.pick((1, 2, 4)), draw.pick((4, 5, 6, 8)))
+    if draw.chance(0.25):
+        return single_tool(draw, draw.chance(0.2))
+    most = draw.pick((1, 4, 5, 6, 8))
+    offered = _offer(draw, min(most, draw.pick((1, 2, 4))), most)
     return draw.pick(_KINDS)(draw, offered, draw.chance(0.2))
 
 
