@@ -1,9 +1,10 @@
-"""Small talk: greetings, thanks, and what the model says about itself."""
+"""Small talk: greetings, thanks, what the model says about itself; and small requests that need no tool."""
 
 from __future__ import annotations
 
 from paceline.train.synth.blocks import blocks
 from paceline.train.synth.dialogue import Dialogue, Draw, Split, assistant, opening, user
+from paceline.train.synth.requests import REQUESTS
 from paceline.train.synth.words import COUNTRIES
 
 _REAL = COUNTRIES[:-3]  # the last ones are made up, for extraction
@@ -15,6 +16,9 @@ _TALK = tuple(
 def chat(seed: int, index: int, split: Split) -> Dialogue:
     """One remark and its answer; facts: none. Both splits share the few remarks that there are."""
     draw = Draw(seed, index, split, "chat")
+    if draw.chance(0.5):
+        question, answer = draw.pick(REQUESTS)(draw)
+        return Dialogue([*opening(draw), user(question), assistant(answer)], "chat")
     if draw.chance(0.25):
         question, answer = _capital(draw)
     else:

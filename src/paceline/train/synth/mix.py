@@ -31,7 +31,7 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType({
 })  # fmt: skip
 """Generators by name. `prose.Continuations(texts)` and others are given to a mix as `extra`."""
 WEIGHTS: Mapping[str, float] = MappingProxyType(
-    {"arithmetic": 3, "math": 2, "extraction": 2.5, "tools": 3, "thinking": 2, "code": 2, "chat": 0.3}
+    {"arithmetic": 3, "math": 2, "extraction": 2.5, "tools": 3, "thinking": 2.5, "code": 2, "chat": 0.7}
 )
 """A mix to begin with: columns of digits and names of tools take the most examples to learn."""
 
