@@ -70,7 +70,7 @@ _MESSAGES = {
     "not spam": ("Lunch at noon tomorrow", "The report is attached", "Can you call me back",
                  "Happy birthday, see you tonight", "The train is ten minutes late"),
 }  # fmt: skip
-_NAMES = ("", "", "the most negative and 5 the most positive", "very bad and 5 being very good")
+_NAMES = ("", "", "the most negative and 5 the most positive", "very bad and 5 very good")
 
 
 def classification(draw: Draw) -> tuple[str, str]:
@@ -94,7 +94,7 @@ def _scores(draw: Draw) -> tuple[str, str]:
     stars = [draw.between(1, 5) for _ in range(draw.between(2, 5))]
     text = _listed(draw, [_review(draw, n) for n in stars])
     scale = draw.pick(_NAMES)
-    of = f", with 1 being {scale}" if scale else ""
+    of = f", where 1 means {scale}" if scale else ""
     ask = draw.pick((
         f"Rate the following reviews on a scale of 1 to 5{of}.",
         f"How positive are these reviews on a scale from 1 to 5{of}?",

@@ -26,7 +26,11 @@ def ordering(draw: Draw) -> Puzzle:
     facts = [f"{a} is {more} {b}." if draw.chance(0.6) else f"{b} is {less} {a}." for a, b in pairwise(names)]
     draw.shuffle(facts)
     top = draw.chance(0.5)
-    question = f"{' '.join(facts)} Who is the {most if top else least}?"
+    ask = draw.pick((
+        "{t} Who is the {w}?", "{t} Which of them is the {w}?", "{t} Name the {w}.", "{t} The {w} is ...",
+        "Who is the {w}? {t}", "{t}\nQuestion: who is the {w}?",
+    ))  # fmt: skip
+    question = ask.format(t=" ".join(facts), w=most if top else least)
     chain = " > ".join(names)
     answer = names[0] if top else names[-1]
     return Puzzle(
@@ -205,6 +209,10 @@ def rules(draw: Draw) -> Puzzle:
     question = draw.pick((
         f"If {cause}, then {effect}. We know: {fact}. Is it certain that {ask}?",
         f"Rule: if {cause}, then {effect}.\nFact: {fact}.\nIs it so that {ask}? Yes, no, or not certain?",
+        f"Whenever {cause}, {effect}. Now {fact}. Does that mean that {ask}? (Yes, No or Not certain)",
+        f"Suppose that {effect} each time when {cause}. We learn: {fact}. Can we be sure that {ask}?",
+        f"1. If {cause}, {effect}.\n2. Today: {fact}.\nMust it be that {ask}?",
+        f"Always when {cause}, then {effect}. What we see: {fact}. Is it then certain that {ask}? Explain.",
     ))  # fmt: skip
     return Puzzle(question, f"The rule is: if {cause}, then {effect}. The fact is: {fact}. So {why}.", answer)
 

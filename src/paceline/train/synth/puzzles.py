@@ -87,7 +87,11 @@ def weekday(draw: Draw) -> Puzzle:
     when = f"in {_some(days, 'day')}" if ahead else f"{_some(days, 'day')} ago"
     verb = "will it be" if ahead else "was it"
     question = draw.pick((f"Today is {today}. What day {verb} {when}?",
-                          f"If today is {today}, which day of the week {verb} {when}?"))  # fmt: skip
+                          f"If today is {today}, which day of the week {verb} {when}?",
+                          f"It is {today}. Name the day of the week {when}.",
+                          f"{when[0].upper()}{when[1:]}: what day {verb}, if it is {today} now?",
+                          f"Suppose today is {today}. Tell me the weekday {when}.",
+                          f"My calendar says {today}. Which weekday {verb} {when}?"))  # fmt: skip
     rest = days % 7
     row = [words.DAYS[(start + (i if ahead else -i)) % 7] for i in range(rest + 1)]
     over = _some(rest, "day")
@@ -102,7 +106,11 @@ def clock_hours(draw: Draw) -> Puzzle:
     total = hour + hours
     over = f" {total} is more than 12, so subtract 12 until it is not: {end}." if total > 12 else ""
     question = draw.pick((f"It is {hour} o'clock. What time is it in {_some(hours, 'hour')}?",
-                          f"A clock shows {hour}. What in {_some(hours, 'hour')}?"))  # fmt: skip
+                          f"A clock shows {hour}. What in {_some(hours, 'hour')}?",
+                          f"Now it is {hour}. What will the clock show {_some(hours, 'hour')} later?",
+                          f"A trip of {_some(hours, 'hour')} begins at {hour} o'clock. When does it end?",
+                          f"A party begins at {hour} and lasts {_some(hours, 'hour')}. When is it over?",
+                          f"Add {_some(hours, 'hour')} to {hour} o'clock."))  # fmt: skip
     return Puzzle(question, f"{hour} + {hours} = {total}.{over}", f"{end} o'clock")
 
 
@@ -126,7 +134,10 @@ def sequence(draw: Draw) -> Puzzle:
     shown = ", ".join(map(str, row[:count]))
     question = draw.pick((f"What comes next in the sequence: {shown}, ...?",
                           f"Find the next number: {shown}, ?",
-                          f"Which number continues the row {shown}?"))  # fmt: skip
+                          f"Which number continues the row {shown}?",
+                          f"{shown}, ... What is the next number?", f"Complete the pattern: {shown}, __",
+                          f"Look at these numbers: {shown}. Which one should follow, and why?",
+                          f"A sequence begins with {shown}. Name its next member."))  # fmt: skip
     last, value = row[count - 1], row[count]
     sign = (
         f"{last} * {value // last}"
@@ -197,5 +208,7 @@ def turning(draw: Draw) -> Puzzle:
         at = (at + {"right": 1, "left": -1, "around": 2}[turn]) % 4
         path.append(f"{turn} to {_DIRECTIONS[at]}")
     told = ", then ".join(f"turns {turn}" for turn in turns)
-    question = f"{name} is facing {start}. {name} {told}. Which direction is {name} facing now?"
+    question = f"{name} is facing {start}. {name} {told}. "
+    question += draw.pick(("Which direction is {n} facing now?", "Where does {n} look now?",
+                           "What direction does {n} face in the end?")).format(n=name)  # fmt: skip
     return Puzzle(question, f"Start: {start}. Then {', '.join(path)}.", _DIRECTIONS[at])
