@@ -83,7 +83,7 @@ def samples(count: int = 5, seed: int = 0, prompt: int = 6, answer: int = 14) ->
         return torch.randint(3, 120, (length,)).tolist()
 
     return [
-        Sample(f"s{i}", "prose" if i % 2 else None, False, ids(prompt + i), ids(answer - i), "stop")
+        Sample(f"s{i}", "prose" if i % 2 else None, False, ids(prompt + i), ids(answer - i % answer), "stop")
         for i in range(count)
     ]
 
