@@ -42,10 +42,10 @@ def record(parts: Assembled) -> dict[tuple[int, ...], list[int]]:
     """Note, for each history that is drafted for, what was drafted."""
     drafted: dict[tuple[int, ...], list[int]] = {}
     runner = parts.engine.runner
-    draft: Callable[[Any], Drafts] = runner._draft
+    draft: Callable[[Any, Any], Drafts] = runner._draft
 
-    def noted(windows: Any) -> Drafts:
-        drafts = draft(windows)
+    def noted(windows: Any, anchors: Any) -> Drafts:
+        drafts = draft(windows, anchors)
         for window, tokens, count in zip(windows, drafts.tokens.tolist(), drafts.counts, strict=True):
             history = (*window.sequence.prompt_ids, *window.sequence.output_ids)
             drafted[history] = tokens[:count]

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
+from paceline.kernels.linear import make_linear
 from paceline.models.base import TargetModel
 from paceline.models.dflash import DFlashDrafter
 from paceline.models.registry import load_drafter, load_target
@@ -76,6 +77,14 @@ class Drafting:
             torch.tensor(anchors), torch.tensor(starts), self.tables, n, self.kv, self.target,
             max_context=max(starts) + n + 1, counts=None if counts is None else torch.tensor(counts),
             wanted=wanted,
+        )  # fmt: skip
+
+    def best_drafts(
+        self, anchors: list[int], starts: list[int], counts: list[int], wanted: int, ids: int
+    ) -> torch.Tensor:
+        return self.drafter.best_drafts(
+            torch.tensor(anchors), torch.tensor(starts), self.tables, 7, self.kv, self.target,
+            max(starts) + 8, torch.tensor(counts), wanted, ids,
         )  # fmt: skip
 
 
@@ -214,10 +223,15 @@ def test_one_native_call_gives_the_bits_of_the_composed_passes(
             state.append(sequence, features[:length], 0)
         seen += [
             state.draft([3, 4, 5, 0], [60, 9, 33, 0], 7, counts=[8, 3, 8, 0], wanted=4),
-            state.draft([7], [33], 7)[:, :2],
-            state.draft([7], [33], 7, wanted=2),
+            state.draft([7], [60], 7)[:, :2],
+            state.draft([7], [60], 7, wanted=2),
         ]
     assert torch.equal(seen[1], seen[2])
+    head = make_linear(torch.randn(40, drafter.spec.hidden_size).to(dtype), deterministic=True)
+    model.head, model.logits = head, lambda hidden: head(hidden, out_dtype=torch.float32)
+    best = [state.best_drafts([3, 4, 5, 0], [60, 9, 33, 0], [8, 3, 8, 0], 4, 37) for state in states]
+    assert torch.equal(best[0], best[1])
+    assert torch.equal(best[0], model.logits(seen[0].flatten(0, 1))[:, :37].argmax(1).view(4, 4))
     for native, other in zip(seen[:3], seen[3:], strict=True):
         assert native.isfinite().all() and torch.equal(native, other)
     for mine, others in zip(states[0].kv, states[1].kv, strict=True):

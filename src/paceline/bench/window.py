@@ -45,9 +45,9 @@ class StepClock:
         decode, draft = Runner.decode, Runner._draft
         drafted: list[tuple[int, float]] = []
 
-        def timed_draft(runner: Runner, windows: Any) -> Drafts:
+        def timed_draft(runner: Runner, windows: Any, anchors: Any) -> Drafts:
             start = time.perf_counter()
-            drafts = draft(runner, windows)
+            drafts = draft(runner, windows, anchors)
             drafted.append((sum(drafts.counts), time.perf_counter() - start))
             return drafts
 

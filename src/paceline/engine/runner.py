@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 
 from paceline.engine.grammar import allowed_ids
@@ -123,11 +124,11 @@ class Runner:
         """Draft for every window, verify all in one pass, and return what each sequence emits."""
         if self.buckets is not None and not any(w.sequence.grammar for w in windows):
             return self._decode_in_bucket(self.buckets, windows)
-        drafts = self._draft(windows)
+        anchors = self._upload([w.sequence.anchor for w in windows])
+        drafts = self._draft(windows, anchors)
         if self.parts.proposer:  # it may have found fewer drafts than there was room for
             windows = [Window(w.sequence, 1 + n) for w, n in zip(windows, drafts.counts, strict=True)]
         batch = self.batches.build_windows(windows)
-        anchors = self._upload([w.sequence.anchor for w in windows])
         starts = [0, *accumulate(1 + count for count in drafts.counts)]
         allowed = self._allowed(windows, drafts, starts[:-1], batch.num_rows)
         verified = verify_windows(self.parts, batch, anchors, drafts.tokens, allowed)
@@ -171,9 +172,9 @@ class Runner:
             emissions.append(Emission(window.sequence, tokens, count, logprobs, hidden))
         return emissions
 
-    def _draft(self, windows: ListLike[Window]) -> Drafts:
-        """Ask the proposer, for the sequences that have room for drafts."""
-        proposer = self.parts.proposer
+    def _draft(self, windows: ListLike[Window], anchors: torch.Tensor) -> Drafts:
+        """Ask the proposer, for the sequences that have room for drafts; `anchors` of all windows."""
+        proposer, sampler = self.parts.proposer, self.parts.sampler
         able = [i for i, w in enumerate(windows) if w.max_drafts] if proposer else []
         if not proposer or not able:
             return Drafts(self._upload([[]] * len(windows)), [0] * len(windows))
@@ -182,15 +183,16 @@ class Runner:
         limits = [windows[i].max_drafts for i in able]
         uneven = min(limits) < proposer.num_speculative_tokens
         request = DraftRequest(
-            anchors=self._upload([s.anchor for s in chosen]),
+            anchors=anchors if len(able) == len(windows) else self._upload([s.anchor for s in chosen]),
             lengths=layout.lengths,
             slots=layout.slots,
             block_tables=layout.block_tables,
             limits=limits,
             rows=self._upload([limit + 1 for limit in limits]) if uneven else None,
             histories=[[*s.prompt_ids, *s.output_ids] for s in chosen] if proposer.needs_history else None,
-            choose=chooser(self.parts.sampler, layout.slots, layout.lengths, self.draft_method),
+            choose=chooser(sampler, layout.slots, layout.lengths, self.draft_method),
             max_context=layout.max_context,
+            best_of=sampler.vocab if self.draft_method == "greedy" or sampler.plan.bare else None,
         )
         drafts = proposer.propose(request)
         return (
@@ -206,7 +208,7 @@ class Runner:
 
     def _upload(self, values: list) -> torch.Tensor:
         """Host integers to the device, without waiting for it."""
-        tensor = torch.tensor(values, dtype=torch.int64)
+        tensor = torch.from_numpy(np.array(values, np.int64))  # half of what torch.tensor takes
         if self.device.type == "cuda":
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class NativeProduct(NamedTuple):
-    """x Wᵀ in the weight's dtype: `run(layer, kind, x, row stride, rows, out)`.
+    """x Wᵀ of x in the weight's dtype: `run(layer, kind, x, row stride, rows, out)`.
 
     It points into the layer that it was taken from, which has to be kept.
     """
@@ -17,7 +17,20 @@ class NativeProduct(NamedTuple):
     layer: int
     """Address of the layer's description."""
     kind: int
+    """For results in the weight's dtype."""
     out_features: int
+    fp32_kind: int
+    """For float32 results."""
+
+    @property
+    def fields(self) -> tuple[int, int, int, int]:
+        """What C++ gets of it (`CProduct`)."""
+        return self[:4]
+
+    @property
+    def fp32_fields(self) -> tuple[int, int, int, int]:
+        """The same for float32 results."""
+        return self.run, self.layer, self.fp32_kind, self.out_features
 
 
 class CProduct(ctypes.Structure):
@@ -29,3 +42,9 @@ class CProduct(ctypes.Structure):
         ("kind", ctypes.c_int64),
         ("outs", ctypes.c_int64),
     )
+
+
+def native_product(layer: object) -> NativeProduct | None:
+    """What native code can run of a linear layer; None for one that is not a single native product."""
+    found: NativeProduct | None = getattr(layer, "product", None)
+    return found

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paceline.kernels.dflash import DrafterParts, LayerParts, native_drafter
+from paceline.kernels.dflash import Blocks, DrafterParts, LayerParts, native_drafter
 from paceline.kernels.linear import Linear
 from paceline.kernels.norm import add_rms_norm, rms_norm
+from paceline.kernels.product import native_product
+from paceline.kernels.sample import greedy
 from paceline.layers.attention import PlainAttention
 from paceline.layers.mlp import Mlp
 from paceline.layers.rotary import RotaryTables, rotary_tables
@@ -116,8 +118,9 @@ class DFlashDrafter:
         assert 1 <= n <= self.spec.max_speculative_tokens, f"{n} drafts of a block of {self.spec.block_size}"
         limit, wanted = min(max_context, self.spec.max_position), wanted or n
         if self.native:
-            rows, table = n + 1, target.embedding
-            return self.native.block(anchors, starts, block_tables, counts, table, kv, rows, wanted, limit)
+            table, rows = target.embedding, n + 1
+            blocks = Blocks(anchors, starts, block_tables, counts, rows, wanted, limit, table, kv)
+            return self.native.block(blocks)
         block = block_rows(starts, block_tables, n, counts, kv[0][0].shape[1], limit)
         seen = {kind: block.seen_by(*kind) for kind in self._kinds}
         ids = anchors.new_full((anchors.shape[0], n + 1), self.spec.mask_token_id)
@@ -130,6 +133,29 @@ class DFlashDrafter:
             normed, stream = add_rms_norm(mixed, stream, layer.post_norm, eps, False)
             normed, stream = add_rms_norm(layer.mlp(normed), stream, following, eps, False)
         return normed.unflatten(0, (-1, n + 1))[:, 1 : wanted + 1]
+
+    def best_drafts(
+        self,
+        anchors: torch.Tensor,
+        starts: torch.Tensor,
+        block_tables: torch.Tensor,
+        n: int,
+        kv: list[KVPair],
+        target: TargetModel,
+        max_context: int,
+        counts: torch.Tensor | None,
+        wanted: int,
+        ids: int,
+    ) -> torch.Tensor:
+        """The likeliest of the first `ids` token ids for each wanted draft of `draft`: [S, wanted] int64."""
+        head = native_product(target.head)
+        if self.native and head:
+            limit, table = min(max_context, self.spec.max_position), target.embedding
+            blocks = Blocks(anchors, starts, block_tables, counts, n + 1, wanted, limit, table, kv)
+            return self.native.drafts(blocks, head, ids)
+        hidden = self.draft(anchors, starts, block_tables, n, kv, target, max_context, counts, wanted)
+        logits = target.logits(hidden.reshape(-1, hidden.shape[-1]))
+        return greedy(logits[:, :ids]).view(hidden.shape[:2])
 
     def _parts(self) -> DrafterParts:
         spec, heads = self.spec, self._layers[0].attention.heads

@@ -52,6 +52,9 @@ class DraftRequest:
     choose: ChooseTokens
     max_context: int
     """Static upper bound on any position that is written or read, plus one."""
+    best_of: int | None = None
+    """Where `choose` takes the best of each row's raw logits: how many ids count, so that a proposer may do
+    the same by itself. None: only `choose` knows."""
 
 
 @dataclass(frozen=True, slots=True)

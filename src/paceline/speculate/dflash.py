@@ -45,16 +45,10 @@ class DFlashProposer(Proposer):
         """
         n, block = self.num_speculative_tokens, self.draft_span
         counts = None if request.rows is None else torch.where(request.rows > 0, block, 0)
-        hidden = self.drafter.draft(
-            anchors=request.anchors,
-            starts=request.lengths,
-            block_tables=request.block_tables,
-            n=block - 1,
-            kv=self.kv,
-            target=self.target,
-            max_context=request.max_context,
-            counts=counts,
-            wanted=n,
-        )  # [S, n, H]
+        where = request.anchors, request.lengths, request.block_tables, block - 1, self.kv, self.target
+        if request.best_of:
+            tokens = self.drafter.best_drafts(*where, request.max_context, counts, n, request.best_of)
+            return Drafts(tokens, list(request.limits))
+        hidden = self.drafter.draft(*where, request.max_context, counts, n)  # [S, n, H]
         logits = self.target.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:2], -1)
         return Drafts(request.choose(logits, 0, request.anchors[:, None][:, :0]), list(request.limits))

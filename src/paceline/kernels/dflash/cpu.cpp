@@ -8,7 +8,7 @@
 PACELINE_EXPORT_ISA
 
 // The structures are filled by cpu.py: same fields, same order. "T" is the model's dtype.
-struct Operators {  // exported by the libraries norm, attention and swiglu
+struct Operators {  // exported by the libraries norm, attention, swiglu and sample
   void (*norm)(int64_t, int64_t, float, int64_t, int64_t, const void*, int64_t, const void*, int64_t, const void*, void*,
                void*);
   void (*norm_rope)(int64_t, const void*, int64_t, int64_t, int64_t, int64_t, int64_t, const void*, float, int64_t,
@@ -18,6 +18,7 @@ struct Operators {  // exported by the libraries norm, attention and swiglu
                        int64_t, const int64_t*, const int64_t*, const int64_t*, int64_t, int64_t, int64_t, int64_t,
                        float, void*);
   void (*swiglu)(int64_t, const void*, int64_t, void*, int64_t, int64_t);
+  void (*greedy)(const float*, int64_t, int64_t, int64_t, int64_t*);
 };
 
 struct Product {  // a linear layer of either library, T to T
@@ -48,18 +49,21 @@ struct Pages {  // of one layer, [blocks, block_size, kv_heads, dim]
 };
 
 struct Block {  // one call of drafter_block
-  const Pages* kv;
   const int64_t *anchors, *starts, *tables, *counts;  // counts null: every block is whole
   const void* embedding;                              // [vocab, hidden]
   int64_t sequences, table_width, blocks, block_size, vocab;
   int64_t rows, wanted, limit;  // of a block: rows, drafts that are asked for; where positions end
-  void* out;                    // [sequences * wanted, hidden]
+  void* hidden;                 // out [sequences * wanted, hidden]; null: the tokens are asked for
+  int64_t* tokens;              // out [sequences * wanted]: the best of the head's first `ids` logits
+  int64_t ids;
+  Product head;                 // T to float
 };
 
 namespace {
 
 struct Scratch {
   std::vector<char> stream, normed, qkv, q, k, mixed, wide, act;
+  std::vector<float> logits;
   std::vector<int64_t> positions, sequence, first, last, ends, slots;
 };
 
@@ -107,6 +111,7 @@ struct Pass {
 
 struct BlockPass : Pass {
   const Block& b;
+  const Pages* kv;
 
   // As models/dflash_block.py: rows beyond a block's count or the limit are padding, which sees and is nothing.
   void lay_out() const {
@@ -173,13 +178,12 @@ struct BlockPass : Pass {
     const int64_t ld = l.qkv.outs, n = d.hidden;
     const char* qkv = product(l.qkv, s.normed.data(), n, rows, s.qkv);
     const char *k = qkv + query_size() * size, *v = k + kv_size() * size;
-    store(k, v, ld, rows, l.k_norm, b.kv[index], s.slots.data());
+    store(k, v, ld, rows, l.k_norm, kv[index], s.slots.data());
     if (index + 1 == d.count) rows = keep_wanted(qkv, ld);
     see(l, rows);
     const char* q = rotated(qkv, ld, rows, d.heads, l.q_norm, s.q);
     grow(s.act, rows * query_size() * size);
-    const Pages& kv = b.kv[index];
-    if (d.op.attention(d.is_bf16, q, kv.k, kv.v, b.tables, b.sequences, b.table_width, b.blocks, b.block_size,
+    if (d.op.attention(d.is_bf16, q, kv[index].k, kv[index].v, b.tables, b.sequences, b.table_width, b.blocks, b.block_size,
                        s.sequence.data(), s.first.data(), s.last.data(), rows, d.heads, d.kv_heads, d.dim,
                        float(d.scale), s.act.data()))
       return false;
@@ -200,16 +204,23 @@ struct BlockPass : Pass {
     grow(s.normed, rows * d.hidden * size);
     norm(nullptr, d.first_norm, rows, s.normed.data());
     for (int64_t i = 0; i < d.count; i++)
-      if (!layer(i, rows, i + 1 == d.count ? b.out : s.normed.data())) return false;
+      if (!layer(i, rows, b.hidden && i + 1 == d.count ? b.hidden : s.normed.data())) return false;
+    if (!b.hidden) choose(rows);
     return true;
+  }
+
+  void choose(int64_t rows) const {
+    grow(s.logits, rows * b.head.outs);
+    b.head.run(b.head.layer, b.head.kind, s.normed.data(), d.hidden, rows, s.logits.data());
+    d.op.greedy(s.logits.data(), b.head.outs, rows, b.ids, b.tokens);
   }
 };
 
 }  // namespace
 
 // Returns 0, or 1 where an id, a range or a block is out of bounds.
-PACELINE_API int64_t drafter_block(const Drafter* d, const Block* b) {
-  return BlockPass{{*d, thread_own<Scratch>()}, *b}.run() ? 0 : 1;
+PACELINE_API int64_t drafter_block(const Drafter* d, const Pages* kv, const Block* b) {
+  return BlockPass{{*d, thread_own<Scratch>()}, *b, kv}.run() ? 0 : 1;
 }
 
 // Context rows of `features` [rows, fc's inputs] at `positions`, stored at `slots` of every layer.

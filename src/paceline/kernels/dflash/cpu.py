@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from paceline.kernels import build
-from paceline.kernels.product import CProduct, NativeProduct
+from paceline.kernels.linear import Linear
+from paceline.kernels.product import CProduct, NativeProduct, native_product
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """Key and value cache of a layer, each [num_blocks, block_size, kv_heads, head_dim], contiguous."""
-
-
-class Linear(Protocol):
-    """A linear layer (`kernels.linear.Linear`); a native one has a `product`."""
-
-    in_features: int
-    out_features: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +66,19 @@ def _fields(pointers: str, numbers: str) -> list[tuple[str, type]]:
     return [*names, *((name, ctypes.c_int64) for name in numbers.split())]
 
 
+_EXPORTS = (
+    ("norm", "norm_run"),
+    ("attention", "norm_rope_run"),
+    ("attention", "store_kv_run"),
+    ("attention", "attention_run"),
+    ("swiglu", "swiglu_run"),
+    ("sample", "sample_greedy"),
+)
+"""Library and name of each operator, in the order of `_Operators`."""
+
+
 class _Operators(ctypes.Structure):
-    _fields_ = _fields("norm norm_rope store_kv attention swiglu", "")
+    _fields_ = _fields("norm norm_rope store_kv attention swiglu greedy", "")
 
 
 class _Layer(ctypes.Structure):
@@ -97,85 +102,90 @@ class _Drafter(ctypes.Structure):
     )
 
 
-class _Block(ctypes.Structure):
-    _fields_ = (
-        *_fields(
-            "kv anchors starts tables counts embedding", "sequences table_width blocks block_size vocab"
-        ),
-        *_fields("", "rows wanted limit"),
-        *_fields("out", ""),
-    )
+# A call's numbers travel as bytes: a ctypes structure of as many fields takes 20 us longer.
+_BLOCK = struct.Struct("@5P8q2Pq2P2q")
 
 
 def native_drafter(parts: DrafterParts) -> NativeDrafter | None:
     """The native passes, or None where they have to be composed."""
-    if not parts.hidden_norm.is_cpu or any(_product(layer) is None for layer in parts.products):
+    if not parts.hidden_norm.is_cpu or any(native_product(layer) is None for layer in parts.products):
         return None
-    libs = [build.library(name) for name in ("dflash", "norm", "attention", "swiglu")]
-    found = [lib for lib in libs if lib is not None]
-    return NativeDrafter(parts, *found) if len(found) == len(libs) else None
+    libs = {name: build.library(name) for name in ("dflash", "norm", "attention", "swiglu", "sample")}
+    found = {name: lib for name, lib in libs.items() if lib is not None}
+    return NativeDrafter(parts, found) if len(found) == len(libs) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """S blocks to be drafted, `rows` rows each ([anchor, mask, ...]), of which the drafts 1..`wanted` count.
+
+    Index tensors are contiguous int64; `counts` and `limit` as in `models.dflash_block.block_rows`.
+    """
+
+    anchors: torch.Tensor
+    """[S]"""
+    starts: torch.Tensor
+    """[S]"""
+    block_tables: torch.Tensor
+    """[S, B]"""
+    counts: torch.Tensor | None
+    """[S], or None: all rows."""
+    rows: int
+    wanted: int
+    limit: int
+    embedding: torch.Tensor
+    """[V, H] the target's table."""
+    kv: Sequence[Pair]
+
+    def check(self, dtype: torch.dtype) -> None:
+        """That native code reads nothing beyond these tensors."""
+        index = (self.anchors, self.starts, self.block_tables)
+        for t in index if self.counts is None else (*index, self.counts):
+            assert t.dtype is torch.int64 and t.is_contiguous(), "index tensors are contiguous int64"
+        count = self.anchors.shape[0]
+        assert self.starts.shape[0] == count <= self.block_tables.shape[0], self.block_tables.shape
+        assert self.embedding.dtype is dtype is self.kv[0][0].dtype and self.embedding.is_contiguous(), dtype
 
 
 class NativeDrafter:
     """Both passes of a drafter; tensors are checked as far as native code could run out of them."""
 
-    def __init__(
-        self,
-        parts: DrafterParts,
-        lib: ctypes.CDLL,
-        norm: ctypes.CDLL,
-        attention: ctypes.CDLL,
-        swiglu: ctypes.CDLL,
-    ) -> None:
+    def __init__(self, parts: DrafterParts, libs: Mapping[str, ctypes.CDLL]) -> None:
         self._parts, self._dtype = parts, parts.hidden_norm.dtype
         self._hidden = parts.hidden_norm.shape[0]
-        operators = _Operators(
-            build.address(norm, "norm_run"),
-            build.address(attention, "norm_rope_run"),
-            build.address(attention, "store_kv_run"),
-            build.address(attention, "attention_run"),
-            build.address(swiglu, "swiglu_run"),
-        )
+        operators = _Operators(*(build.address(libs[op], name) for op, name in _EXPORTS))
         self._layers = (_Layer * len(parts.layers))(*(_layer(layer) for layer in parts.layers))
         self._drafter = _drafter(parts, operators, self._layers)
         self._address = ctypes.addressof(self._drafter)
-        self._block = build.declare(lib, "drafter_block", "pp", checked=True)
-        self._context = build.declare(lib, "drafter_context", "pppiipp")
-        self._pages = ctypes.c_void_p * (2 * len(parts.layers))
+        self._block = build.declare(libs["dflash"], "drafter_block", "ppp", checked=True)
+        self._context = build.declare(libs["dflash"], "drafter_context", "pppiipp")
+        self._pages = struct.Struct(f"@{2 * len(parts.layers)}P")
 
-    def block(
-        self,
-        anchors: torch.Tensor,
-        starts: torch.Tensor,
-        block_tables: torch.Tensor,
-        counts: torch.Tensor | None,
-        embedding: torch.Tensor,
-        kv: Sequence[Pair],
-        rows: int,
-        wanted: int,
-        limit: int,
-    ) -> torch.Tensor:
-        """Blocks of `rows` rows [anchor, mask, ...] at `starts` [S] -> [S, wanted, H]: rows 1..wanted.
-
-        anchors, starts, counts [S] and block_tables [S, B]: int64; counts and limit as in
-        `models.dflash_block.block_rows`; embedding [V, H].
-        """
-        index = (anchors, starts, block_tables) if counts is None else (anchors, starts, block_tables, counts)
-        assert all(t.dtype is torch.int64 and t.is_contiguous() for t in index), "contiguous int64"
-        assert embedding.dtype is self._dtype and embedding.is_contiguous(), embedding.dtype
-        sequences = anchors.shape[0]
-        assert starts.shape[0] == sequences <= block_tables.shape[0], (starts.shape, block_tables.shape)
-        out = torch.empty(sequences, wanted, self._hidden, dtype=self._dtype)
-        blocks, block_size = kv[0][0].shape[:2]
-        call = _Block(
-            self._addresses(kv), anchors.data_ptr(), starts.data_ptr(), block_tables.data_ptr(),
-            None if counts is None else counts.data_ptr(), embedding.data_ptr(),
-            sequences, block_tables.shape[1], blocks, block_size, embedding.shape[0],
-            rows, wanted, limit, out.data_ptr(),
-        )  # fmt: skip
-        wrong = self._block(self._address, ctypes.addressof(call))
-        assert not wrong, "a drafter's block: an id, a range or a block is out of bounds"
+    def block(self, blocks: Blocks) -> torch.Tensor:
+        """[S, wanted, H]: the rows of the wanted drafts after the final norm."""
+        out = torch.empty(blocks.anchors.shape[0], blocks.wanted, self._hidden, dtype=self._dtype)
+        self._run(blocks, out.data_ptr(), 0, 0, (0, 0, 0, 0))
         return out
+
+    def drafts(self, blocks: Blocks, head: NativeProduct, ids: int) -> torch.Tensor:
+        """[S, wanted] int64: the best of the first `ids` logits that `head` makes of those rows."""
+        out = torch.empty(blocks.anchors.shape[0], blocks.wanted, dtype=torch.int64)
+        assert ids <= head.out_features, (ids, head.out_features)
+        self._run(blocks, 0, out.data_ptr(), ids, head.fp32_fields)
+        return out
+
+    def _run(self, b: Blocks, hidden: int, tokens: int, ids: int, head: tuple[int, int, int, int]) -> None:
+        b.check(self._dtype)
+        count, width = b.anchors.shape[0], b.block_tables.shape[1]
+        pages, page_size = b.kv[0][0].shape[:2]
+        call = _BLOCK.pack(
+            b.anchors.data_ptr(), b.starts.data_ptr(), b.block_tables.data_ptr(),
+            0 if b.counts is None else b.counts.data_ptr(), b.embedding.data_ptr(),
+            count, width, pages, page_size, b.embedding.shape[0], b.rows, b.wanted, b.limit,
+            hidden, tokens, ids, *head,
+        )  # fmt: skip
+        wrong = self._block(self._address, self._addresses(b.kv), call)
+        assert not wrong, "a drafter's block: an id, a range or a block is out of bounds"
 
     def context(
         self, features: torch.Tensor, positions: torch.Tensor, slot_mapping: torch.Tensor, kv: Sequence[Pair]
@@ -184,33 +194,25 @@ class NativeDrafter:
         rows, width = features.shape
         assert width == self._parts.fc.in_features and features.dtype is self._dtype, features.shape
         assert features.is_contiguous() and positions.is_contiguous() and slot_mapping.is_contiguous()
+        assert kv[0][0].dtype is self._dtype, kv[0][0].dtype
         where = positions.data_ptr(), slot_mapping.data_ptr()
         self._context(self._address, self._addresses(kv), features.data_ptr(), width, rows, *where)
 
-    def _addresses(self, kv: Sequence[Pair]) -> int:
-        """Where the caches lie, as an array that lives until the next call."""
-        assert kv[0][0].dtype is self._dtype, kv[0][0].dtype
-        self._held = self._pages(*(cache.data_ptr() for pair in kv for cache in pair))
-        return ctypes.addressof(self._held)
-
-
-def _product(layer: Linear) -> NativeProduct | None:
-    found: NativeProduct | None = getattr(layer, "product", None)
-    return found
+    def _addresses(self, kv: Sequence[Pair]) -> bytes:
+        return self._pages.pack(*[cache.data_ptr() for pair in kv for cache in pair])
 
 
 def _layer(parts: LayerParts) -> _Layer:
     matrices = (parts.qkv, parts.out, parts.gate_up, parts.down)
     norms = (parts.q_norm, parts.k_norm, parts.post_norm, parts.following)
-    products = (CProduct(*_known(layer)) for layer in matrices)
     pointers = (None if norm is None else norm.data_ptr() for norm in norms)
-    return _Layer(*products, *pointers, parts.window or 0, parts.causal)
+    return _Layer(*(_known(layer) for layer in matrices), *pointers, parts.window or 0, parts.causal)
 
 
-def _known(layer: Linear) -> NativeProduct:
-    product = _product(layer)
+def _known(layer: Linear) -> CProduct:
+    product = native_product(layer)
     assert product is not None, "checked before"
-    return product
+    return CProduct(*product.fields)
 
 
 def _drafter(parts: DrafterParts, operators: _Operators, layers: ctypes.Array[_Layer]) -> _Drafter:
@@ -218,7 +220,7 @@ def _drafter(parts: DrafterParts, operators: _Operators, layers: ctypes.Array[_L
     assert all(t.is_contiguous() for t in tensors)
     return _Drafter(
         operators, ctypes.addressof(layers), len(layers),
-        CProduct(*_known(parts.fc)), CProduct(*_known(parts.context_kv)), *(t.data_ptr() for t in tensors),
+        _known(parts.fc), _known(parts.context_kv), *(t.data_ptr() for t in tensors),
         parts.cos.shape[1], parts.hidden_norm.dtype is torch.bfloat16, parts.hidden_norm.shape[0],
         parts.heads, parts.kv_heads, parts.head_dim, parts.max_position, parts.mask,
         parts.eps, parts.head_dim**-0.5,

@@ -41,7 +41,8 @@ class CpuLinear:
         self._address = ctypes.addressof(self._layer)
         self._pad = self._layer.k - self.in_features
         run = build.address(lib, "linear_run")
-        self.product = None if self._pad else NativeProduct(run, self._address, bf16, self.out_features)
+        product = NativeProduct(run, self._address, bf16, self.out_features, 2 * bf16)
+        self.product = None if self._pad else product  # padded inputs are made here
 
     def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
         """x [R, K] in the weight's dtype -> [R, N] in ``out_dtype``: x's dtype (the default) or float32."""

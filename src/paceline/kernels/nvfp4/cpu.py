@@ -72,7 +72,7 @@ class CpuPackedLinear:
         self._memory = _pack(matrix, lib)
         self._layer = self._memory[0]
         self._address = ctypes.addressof(self._layer)
-        self.product = NativeProduct(build.address(lib, "nvfp4_run"), self._address, 0, self.out_features)
+        self.product = NativeProduct(build.address(lib, "nvfp4_run"), self._address, 0, self.out_features, 1)
 
     @property
     def nbytes(self) -> int:
