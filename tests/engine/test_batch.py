@@ -62,6 +62,20 @@ def test_what_a_proposer_is_told() -> None:
     assert layout.max_context == 25
 
 
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 9)), min_size=1, max_size=5))
+def test_few_rows_are_laid_out_as_many(windows: list[tuple[int, int]]) -> None:
+    """The lists that serve a few rows give what numpy gives for any number."""
+    sequences = [
+        decoding(length, blocks=list(range(10 * i + 1, 10 * i + 11)), slot=i + 1, pending=i % 2)
+        for i, (length, _) in enumerate(windows)
+    ]
+    starts, counts = [length for length, _ in windows], [rows for _, rows in windows]
+    build = builder()
+    few, many = build._index_of_few(sequences, starts, counts), build._index(sequences, starts, counts)
+    for mine, others in zip(few, many, strict=True):
+        assert torch.equal(mine, others) and mine.is_contiguous()
+
+
 def test_every_tensor_is_int64_and_contiguous() -> None:
     batch = builder().build_windows([Window(decoding(7, [3, 5], 2), 3), Window(decoding(1, [4], 1), 1)])
     for name in ("positions", "row_seq", "row_first", "row_last", "slot_mapping", "block_tables", "slots",

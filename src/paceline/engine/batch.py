@@ -11,6 +11,7 @@ from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from paceline.engine.plan import PrefillChunk, Window
@@ -18,6 +19,7 @@ from paceline.engine.sequence import Sequence
 from paceline.engine.tables import HostTables, Ints
 from paceline.layers.batch import FlatBatch, PassKind
 
+_FEW_ROWS = 64  # up to which lists of Python integers take less time than numpy's operators
 _ALIGN = 4  # elements: pieces of one transfer start at multiples of 32 bytes, as kernels like their pointers
 
 
@@ -72,40 +74,76 @@ class BatchBuilder:
         self, kind: PassKind, sequences: ListLike[Sequence], starts: list[int], counts: list[int]
     ) -> FlatBatch:
         """R = sum(counts) rows: `counts[i]` of sequence i from position `starts[i]` on."""
+        few = self.device.type == "cpu" and sum(counts) <= _FEW_ROWS
+        index = (self._index_of_few if few else self._index)(sequences, starts, counts)
+        fresh = np.array([kind == "prefill" and start == 0 for start in starts])
+        positions, row_seq, zeros, mapping, tables, slots, pending, row_start, row_count = index
+        return FlatBatch(
+            kind=kind,
+            positions=positions,
+            row_seq=row_seq,
+            row_first=zeros,
+            row_last=positions,
+            slot_mapping=mapping,
+            block_tables=tables,
+            slots=slots,
+            pending=pending,
+            fresh=self._upload_flags(fresh),
+            row_start=row_start,
+            row_count=row_count,
+            max_rows=max(counts),
+            max_context=max(map(sum, zip(starts, counts, strict=True))),
+        )
+
+    def _index(
+        self, sequences: ListLike[Sequence], starts: list[int], counts: list[int]
+    ) -> list[torch.Tensor]:
+        """Position, sequence, zero and cache row of each row; table, slot, pending rows, first row and number
+        of rows of each sequence."""
         slots = np.array([s.slot for s in sequences], np.int64)
         pending = np.array([s.pending for s in sequences], np.int64)
         tables = self._block_tables(sequences, slots)
         position, row_seq, row_start, row_count = _rows(starts, counts)
         block, offset = np.divmod(position, self.block_size)
         mapping = tables[row_seq, block] * self.block_size + offset
-        fresh = np.array([kind == "prefill" and start == 0 for start in starts], np.int64)
         zeros = np.zeros(len(position), np.int64)
-        up = self._upload(
-            position, row_seq, zeros, mapping, tables, slots, pending, fresh, row_start, row_count
-        )
-        return FlatBatch(
-            kind=kind,
-            positions=up[0],
-            row_seq=up[1],
-            row_first=up[2],
-            row_last=up[0],
-            slot_mapping=up[3],
-            block_tables=up[4],
-            slots=up[5],
-            pending=up[6],
-            fresh=up[7].bool(),
-            row_start=up[8],
-            row_count=up[9],
-            max_rows=max(counts),
-            max_context=max(map(sum, zip(starts, counts, strict=True))),
-        )
+        return self._upload(position, row_seq, zeros, mapping, tables, slots, pending, row_start, row_count)
+
+    def _index_of_few(
+        self, sequences: ListLike[Sequence], starts: list[int], counts: list[int]
+    ) -> list[torch.Tensor]:
+        """`_index` of a few rows on the CPU: Python's own integers, and one array for all of them."""
+        size, rows, count = self.block_size, sum(counts), len(sequences)
+        positions: list[int] = []
+        owners: list[int] = []
+        mapping: list[int] = []
+        firsts: list[int] = []
+        for index, (sequence, start, own) in enumerate(zip(sequences, starts, counts, strict=True)):
+            firsts.append(len(positions))
+            mine, blocks = range(start, start + own), sequence.blocks
+            positions += mine
+            owners += [index] * own
+            mapping += [blocks[at // size] * size + at % size for at in mine]
+        slots, pending = [s.slot for s in sequences], [s.pending for s in sequences]
+        numbers = [*positions, *owners, *[0] * rows, *mapping, *slots, *pending, *firsts, *counts]
+        flat = torch.from_numpy(np.array(numbers, np.int64)).split([rows] * 4 + [count] * 4)
+        tables = torch.from_numpy(self._block_tables(sequences, np.array(slots, np.int64)))
+        return [*flat[:4], tables, *flat[4:]]
 
     def _block_tables(self, sequences: ListLike[Sequence], slots: Ints) -> Ints:
         """[S, B] block ids, padded with 0 to the longest table of the step."""
         for sequence in sequences:
             self._tables.put(sequence.slot, sequence)
         width = max(len(sequence.blocks) for sequence in sequences)
+        if len(sequences) == 1:
+            return self._tables.ids[slots[0] : slots[0] + 1, :width].copy()
         return self._tables.ids[:, :width].take(slots, axis=0)
+
+    def _upload_flags(self, flags: npt.NDArray[np.bool_]) -> torch.Tensor:
+        """Booleans as a tensor on the device."""
+        if self.device.type == "cpu":
+            return torch.from_numpy(flags)
+        return self._upload(flags.astype(np.int64))[0].bool()
 
     def _upload(self, *arrays: Ints) -> list[torch.Tensor]:
         """The arrays as tensors on the device."""

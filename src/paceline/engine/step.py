@@ -16,7 +16,7 @@ import torch
 
 from paceline.speculate.base import ChooseTokens, ObservedRows, Proposer
 from paceline.speculate.sampler import SampleRows
-from paceline.speculate.verify import Accepted, accept
+from paceline.speculate.verify import Accepted, HostAccepted, accept
 
 if TYPE_CHECKING:
     from paceline.layers.batch import FlatBatch
@@ -43,7 +43,7 @@ class StepParts:
 class Verified:
     """A verified step, on the device."""
 
-    accepted: Accepted
+    accepted: Accepted | HostAccepted
     logits: torch.Tensor
     """[R, V] float32 raw logits of every row."""
     hidden: torch.Tensor
@@ -127,9 +127,9 @@ def marked_wait(device: torch.device) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-def fetch_accepted(accepted: Accepted) -> list[list[int]]:
+def fetch_accepted(accepted: Accepted | HostAccepted) -> list[list[int]]:
     """Copy the emitted tokens of every sequence to the host, in one transfer."""
-    if accepted.emitted is not None:
+    if isinstance(accepted, HostAccepted):
         return accepted.emitted
     packed = torch.cat([accepted.counts[:, None], accepted.tokens], dim=1)
     with marked_wait(packed.device):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 
@@ -25,8 +24,37 @@ class Accepted:
     """[S] emitted tokens: accepted drafts + 1 (0 for a padding sequence)."""
     last_rows: torch.Tensor
     """[S] flat row that gave the new anchor."""
-    emitted: list[list[int]] | None = None
-    """The emitted tokens of each sequence, where the host knows them already."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostAccepted:
+    """The same where the host knows it: tensors, at ten microseconds each, only for those who ask."""
+
+    emitted: list[list[int]]
+    """Emitted tokens of each sequence."""
+    sampled: list[int]
+    """[R] token sampled from each flat row."""
+    starts: list[int]
+    """[S] first row of each window."""
+    max_rows: int
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """As in `Accepted`."""
+        last = len(self.sampled) - 1
+        rows = [[min(start + i, last) for i in range(self.max_rows)] for start in self.starts]
+        return torch.tensor([[self.sampled[row] for row in window] for window in rows])
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """As in `Accepted`."""
+        return torch.tensor([len(tokens) for tokens in self.emitted])
+
+    @property
+    def last_rows(self) -> torch.Tensor:
+        """As in `Accepted`."""
+        windows = zip(self.starts, self.emitted, strict=True)
+        return torch.tensor([start + max(len(tokens) - 1, 0) for start, tokens in windows])
 
 
 def accept(
@@ -35,7 +63,7 @@ def accept(
     row_start: torch.Tensor,
     row_count: torch.Tensor,
     max_rows: int,
-) -> Accepted:
+) -> Accepted | HostAccepted:
     """Keep the longest prefix of each window's drafts that agrees with what the target sampled.
 
     sampled [R]: token sampled from each flat row; drafts [S, >= max_rows - 1]; row_start, row_count [S].
@@ -72,24 +100,16 @@ def _accept_on_host(
     row_start: torch.Tensor,
     row_count: torch.Tensor,
     max_rows: int,
-) -> Accepted:
+) -> HostAccepted:
     ids, starts, rows = sampled.tolist(), row_start.tolist(), row_count.tolist()
     guesses = drafts.tolist() if max_rows > 1 else [[]] * len(starts)
-    emitted, tokens, last_rows = [], [], []
+    emitted = []
     for start, count, guessed in zip(starts, rows, guesses, strict=True):
         agreed = min(count, 1)
         while 0 < agreed < count and ids[start + agreed - 1] == guessed[agreed - 1]:
             agreed += 1
         emitted.append(ids[start : start + agreed])
-        window = ids[start : start + max_rows]
-        tokens.append(window + ids[-1:] * (max_rows - len(window)))
-        last_rows.append(start + max(agreed - 1, 0))
-    counts = [len(line) for line in emitted]
-    return Accepted(_tensor(tokens), _tensor(counts), _tensor(last_rows), emitted)
-
-
-def _tensor(values: list[int] | list[list[int]]) -> torch.Tensor:
-    return torch.from_numpy(np.array(values, np.int64))  # half of what torch.tensor takes
+    return HostAccepted(emitted, ids, starts, max_rows)
 
 
 def accept_reference(sampled: list[int], drafts: list[int]) -> list[int]:
