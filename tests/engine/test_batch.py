@@ -13,6 +13,7 @@ from paceline.cache.base import blocks_for
 from paceline.engine.batch import BatchBuilder
 from paceline.engine.layout import WindowLayout
 from paceline.engine.plan import PrefillChunk, Window
+from paceline.engine.step import window_ids
 from tests.engine.sequences import decoding, make
 
 BS = 8
@@ -74,6 +75,17 @@ def test_few_rows_are_laid_out_as_many(windows: list[tuple[int, int]]) -> None:
     few, many = build._index_of_few(sequences, starts, counts), build._index(sequences, starts, counts)
     for mine, others in zip(few, many, strict=True):
         assert torch.equal(mine, others) and mine.is_contiguous()
+
+
+@pytest.mark.parametrize("rows", [(3, 3), (3, 1), (1, 2)])
+def test_ids_of_windows(rows: tuple[int, int]) -> None:
+    """Each window's anchor, then as many drafts as it has room for."""
+    windows = [Window(decoding(7, [3, 5], 2), rows[0]), Window(decoding(1, [4], 1), rows[1])]
+    ids = window_ids(
+        torch.tensor([50, 60]), torch.tensor([[51, 52], [61, 62]]), builder().build_windows(windows)
+    )
+    assert ids.tolist() == [*range(50, 50 + rows[0]), *range(60, 60 + rows[1])]
+    assert ids.dtype == torch.int64
 
 
 def test_every_tensor_is_int64_and_contiguous() -> None:

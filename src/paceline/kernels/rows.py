@@ -1,4 +1,4 @@
-"""Row loops for the CPU references."""
+"""Row loops for the CPU references, and the order of rows in a gated layer."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def rowwise(fn: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Te
     if tensors[0].device.type != "cpu" or tensors[0].shape[0] == 0:
         return fn(*tensors)
     return torch.cat([fn(*(t[i : i + 1] for t in tensors)) for i in range(tensors[0].shape[0])])
+
+
+def interleaved(weight: torch.Tensor, block: int = 16) -> torch.Tensor:
+    """Rows [2 I, ...], all gates, then all ups, as blocks of gates and ups in turn, `block` rows each."""
+    halves = weight.unflatten(0, (2, -1, block))
+    return halves.transpose(0, 1).reshape(weight.shape)

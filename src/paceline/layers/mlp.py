@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.kernels.swiglu import swiglu
-
 if TYPE_CHECKING:
     import torch
 
@@ -13,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Mlp:
-    """down(silu(gate x) * up x); the fused projection's rows are all gates, then all ups."""
+    """down(silu(gate x) * up x); `gated` is all but the last product (`kernels.linear.make_gated`)."""
 
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
-        self.gate_up, self.down = gate_up, down
+    def __init__(self, gated: Linear, down: Linear) -> None:
+        self.gated, self.down = gated, down
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> [R, hidden]."""
-        return self.down(swiglu(self.gate_up(x)))
+        return self.down(self.gated(x))

@@ -163,7 +163,7 @@ class DFlashDrafter:
             LayerParts(
                 qkv=layer.attention.qkv,
                 out=layer.attention.out,
-                gate_up=layer.mlp.gate_up,
+                gated=layer.mlp.gated,
                 down=layer.mlp.down,
                 q_norm=layer.attention.heads.q_norm,
                 k_norm=layer.attention.heads.k_norm,

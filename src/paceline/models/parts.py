@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from paceline.errors import CheckpointError
-from paceline.kernels.linear import Linear, make_fused, make_linear
+from paceline.kernels.linear import Linear, make_fused, make_gated, make_linear
 from paceline.layers.attention import GatedAttention, HeadShape, PagedHeads, PlainAttention
 from paceline.layers.mlp import Mlp
 
@@ -122,7 +122,8 @@ def load_head(read: WeightReader, tied: bool, embedding: torch.Tensor, determini
 
 def load_mlp(read: WeightReader, deterministic: bool) -> Mlp:
     """A SwiGLU layer."""
+    gate, up = read.matrix("gate_proj.weight"), read.matrix("up_proj.weight")
     return Mlp(
-        load_linear(read, ["gate_proj", "up_proj"], deterministic),
+        make_gated(gate, up, deterministic=deterministic),
         load_linear(read, ["down_proj"], deterministic),
     )

@@ -8,7 +8,7 @@
 PACELINE_EXPORT_ISA
 
 // The structures are filled by cpu.py: same fields, same order. "T" is the model's dtype.
-struct Operators {  // exported by the libraries norm, attention, swiglu and sample
+struct Operators {  // exported by the libraries norm, attention and sample
   void (*norm)(int64_t, int64_t, float, int64_t, int64_t, const void*, int64_t, const void*, int64_t, const void*, void*,
                void*);
   void (*norm_rope)(int64_t, const void*, int64_t, int64_t, int64_t, int64_t, int64_t, const void*, float, int64_t,
@@ -17,7 +17,6 @@ struct Operators {  // exported by the libraries norm, attention, swiglu and sam
   int64_t (*attention)(int64_t, const void*, const void*, const void*, const int64_t*, int64_t, int64_t, int64_t,
                        int64_t, const int64_t*, const int64_t*, const int64_t*, int64_t, int64_t, int64_t, int64_t,
                        float, void*);
-  void (*swiglu)(int64_t, const void*, int64_t, void*, int64_t, int64_t);
   void (*greedy)(const float*, int64_t, int64_t, int64_t, int64_t*);
 };
 
@@ -28,7 +27,7 @@ struct Product {  // a linear layer of either library, T to T
 };
 
 struct Layer {
-  Product qkv, out, gate_up, down;
+  Product qkv, out, gated, down;  // gated: gates, ups and what they make
   const void *q_norm, *k_norm;        // null: heads without norms
   const void *post_norm, *following;  // the norms after attention and after the feed-forward
   int64_t window, causal;             // window 0: all positions
@@ -188,11 +187,8 @@ struct BlockPass : Pass {
                        float(d.scale), s.act.data()))
       return false;
     norm(product(l.out, s.act.data(), query_size(), rows, s.mixed), l.post_norm, rows, s.normed.data());
-    const int64_t middle = l.gate_up.outs / 2;
-    const char* gate_up = product(l.gate_up, s.normed.data(), n, rows, s.wide);
-    grow(s.act, rows * middle * size);
-    d.op.swiglu(d.is_bf16, gate_up, 2 * middle, s.act.data(), rows, middle);
-    norm(product(l.down, s.act.data(), middle, rows, s.mixed), l.following, rows, normed);
+    const char* gated = product(l.gated, s.normed.data(), n, rows, s.wide);
+    norm(product(l.down, gated, l.gated.outs, rows, s.mixed), l.following, rows, normed);
     return true;
   }
 

@@ -23,7 +23,8 @@ class LayerParts:
 
     qkv: Linear
     out: Linear
-    gate_up: Linear
+    gated: Linear
+    """Both projections of the SwiGLU and its gate."""
     down: Linear
     q_norm: torch.Tensor | None
     k_norm: torch.Tensor | None
@@ -57,7 +58,7 @@ class DrafterParts:
         """Every linear layer."""
         found = [self.fc, self.context_kv]
         for layer in self.layers:
-            found += [layer.qkv, layer.out, layer.gate_up, layer.down]
+            found += [layer.qkv, layer.out, layer.gated, layer.down]
         return found
 
 
@@ -71,19 +72,18 @@ _EXPORTS = (
     ("attention", "norm_rope_run"),
     ("attention", "store_kv_run"),
     ("attention", "attention_run"),
-    ("swiglu", "swiglu_run"),
     ("sample", "sample_greedy"),
 )
 """Library and name of each operator, in the order of `_Operators`."""
 
 
 class _Operators(ctypes.Structure):
-    _fields_ = _fields("norm norm_rope store_kv attention swiglu greedy", "")
+    _fields_ = _fields("norm norm_rope store_kv attention greedy", "")
 
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, CProduct) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, CProduct) for name in ("qkv", "out", "gated", "down")),
         *_fields("q_norm k_norm post_norm following", "window causal"),
     )
 
@@ -110,7 +110,7 @@ def native_drafter(parts: DrafterParts) -> NativeDrafter | None:
     """The native passes, or None where they have to be composed."""
     if not parts.hidden_norm.is_cpu or any(native_product(layer) is None for layer in parts.products):
         return None
-    libs = {name: build.library(name) for name in ("dflash", "norm", "attention", "swiglu", "sample")}
+    libs = {name: build.library(name) for name in ("dflash", "norm", "attention", "sample")}
     found = {name: lib for name, lib in libs.items() if lib is not None}
     return NativeDrafter(parts, found) if len(found) == len(libs) else None
 
@@ -203,7 +203,7 @@ class NativeDrafter:
 
 
 def _layer(parts: LayerParts) -> _Layer:
-    matrices = (parts.qkv, parts.out, parts.gate_up, parts.down)
+    matrices = (parts.qkv, parts.out, parts.gated, parts.down)
     norms = (parts.q_norm, parts.k_norm, parts.post_norm, parts.following)
     pointers = (None if norm is None else norm.data_ptr() for norm in norms)
     return _Layer(*(_known(layer) for layer in matrices), *pointers, parts.window or 0, parts.causal)

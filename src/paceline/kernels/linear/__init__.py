@@ -11,11 +11,12 @@ import torch
 
 from paceline.kernels import build
 from paceline.kernels.linear.biased import BiasedLinear
-from paceline.kernels.linear.cpu import CpuLinear
+from paceline.kernels.linear.cpu import BLOCK, CpuLinear
+from paceline.kernels.linear.gated import GatedLinear
 from paceline.kernels.linear.probe import rows_are_independent
 from paceline.kernels.linear.reference import ReferenceLinear
 from paceline.kernels.linear.stacked import StackedLinear
-from paceline.kernels.nvfp4 import PackedNVFP4, decode, packed_linear
+from paceline.kernels.nvfp4 import CpuPackedLinear, PackedNVFP4, decode, packed_linear
 
 Matrix = torch.Tensor | PackedNVFP4
 """A weight [N, K]: plain (bfloat16 or float32), or in 4 bits."""
@@ -64,6 +65,26 @@ def make_linear(weight: Matrix, *, deterministic: bool) -> Linear:
         )
         return ReferenceLinear(weight, deterministic=True)
     return layer
+
+
+def make_gated(gate: Matrix, up: Matrix, *, deterministic: bool) -> Linear:
+    """silu(x gateᵀ) * (x upᵀ) as one layer, [R, K] -> [R, I]; both matrices [I, K].
+
+    One native call where the matrices are stored alike and I is a multiple of 16, with the bits of a product
+    and `kernels.swiglu` after it, which run elsewhere.
+    """
+    layer = _native_gated(gate, up) if gate.shape[0] % BLOCK == 0 and type(gate) is type(up) else None
+    if layer and not (deterministic and not rows_are_independent(layer, gate.dtype)):
+        return layer
+    return GatedLinear(make_fused([gate, up], deterministic=deterministic))
+
+
+def _native_gated(gate: Matrix, up: Matrix) -> CpuLinear | CpuPackedLinear | None:
+    if isinstance(gate, PackedNVFP4) and isinstance(up, PackedNVFP4):
+        return packed_linear(PackedNVFP4.fused([gate, up]), gated=True)
+    assert isinstance(gate, torch.Tensor) and isinstance(up, torch.Tensor)
+    lib = build.library("linear") if gate.is_cpu else None
+    return CpuLinear(torch.cat([gate, up]), lib, gated=True) if lib else None
 
 
 def make_fused(weights: Sequence[Matrix], bias: torch.Tensor | None = None, *, deterministic: bool) -> Linear:

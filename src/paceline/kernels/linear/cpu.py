@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from paceline.kernels import build
 from paceline.kernels.memory import WEIGHTS
 from paceline.kernels.product import NativeProduct
+from paceline.kernels.rows import interleaved
 
 BLOCK = 16  # outputs that share a register
 
@@ -30,18 +31,25 @@ class CpuLinear:
     weight: [N, K] bfloat16 or float32, copied into packed memory; the caller may drop its own.
     """
 
-    def __init__(self, weight: torch.Tensor, lib: ctypes.CDLL) -> None:
-        self.out_features, self.in_features = weight.shape
+    def __init__(self, weight: torch.Tensor, lib: ctypes.CDLL, *, gated: bool = False) -> None:
+        """gated: the weight's rows are all gates, then as many ups, multiples of 16 each, and the layer gives
+        silu(gate) * up in x's dtype."""
+        outs, self.in_features = weight.shape
+        self.out_features = outs // 2 if gated else outs
         self.dtype = weight.dtype
-        self.kind = build.ISA_NAMES[lib.paceline_isa()]
-        self._run = build.declare(lib, "linear_run", "pipiip")
+        self.kind = build.ISA_NAMES[lib.paceline_isa()] + ("-gated" if gated else "")
+        name = "linear_gated_run" if gated else "linear_run"
+        self._run = build.declare(lib, name, "pipiip")
         bf16 = int(weight.dtype is torch.bfloat16)  # the kernel's kinds: 0 fp32, 1 bf16, 2 bf16 -> fp32
-        self._kinds = {None: bf16, weight.dtype: bf16, torch.float32: 2 * bf16}
-        self._packed, self._layer = _pack(weight, lib.linear_max_width())
+        self._kinds = {None: bf16, weight.dtype: bf16}
+        if gated:
+            self._packed, self._layer = _pack(interleaved(weight), 2, outs // (2 * BLOCK))
+        else:
+            self._kinds[torch.float32] = 2 * bf16
+            self._packed, self._layer = _pack(weight, lib.linear_max_width())
         self._address = ctypes.addressof(self._layer)
         self._pad = self._layer.k - self.in_features
-        run = build.address(lib, "linear_run")
-        product = NativeProduct(run, self._address, bf16, self.out_features, 2 * bf16)
+        product = NativeProduct(build.address(lib, name), self._address, bf16, self.out_features, 2 * bf16)
         self.product = None if self._pad else product  # padded inputs are made here
 
     def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -60,14 +68,14 @@ class CpuLinear:
         return out
 
 
-def _pack(weight: torch.Tensor, max_width: int) -> tuple[torch.Tensor, _Layer]:
+def _pack(weight: torch.Tensor, max_width: int, panels: int = 0) -> tuple[torch.Tensor, _Layer]:
     outs, k = weight.shape
     step = 4 // weight.dtype.itemsize  # bf16 goes in pairs
     k += -k % step
     blocks = -(-outs // BLOCK)
     # As many panels as threads divide evenly; how blocks are grouped does not change a sum.
     threads = torch.get_num_threads()
-    panels = min(blocks, -(-blocks // (max_width * threads)) * threads)
+    panels = panels or min(blocks, -(-blocks // (max_width * threads)) * threads)
     packed = WEIGHTS.empty((blocks * BLOCK * k,), weight.dtype)
     pairs = packed.view(torch.float32)  # a pair moves as one 32-bit number
     full = F.pad(weight, (0, k - weight.shape[1], 0, blocks * BLOCK - outs)).contiguous().view(torch.float32)

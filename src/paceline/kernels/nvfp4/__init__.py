@@ -33,12 +33,12 @@ def packed_product(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-def packed_linear(matrix: PackedNVFP4) -> CpuPackedLinear | None:
-    """A layer that keeps the matrix in 4 bits, or None where it has to be decoded."""
+def packed_linear(matrix: PackedNVFP4, *, gated: bool = False) -> CpuPackedLinear | None:
+    """A layer that keeps the matrix in 4 bits, or None where it has to be decoded; gated: as `CpuLinear`."""
     lib = build.library("nvfp4") if packed_product(matrix.codes.device, matrix.dtype) else None
     if lib is None or not cpu.in_range(matrix):
         return None
-    return CpuPackedLinear(matrix, lib)
+    return CpuPackedLinear(matrix, lib, gated=gated)
 
 
 @cache

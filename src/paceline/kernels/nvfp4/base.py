@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.kernels.rows import interleaved
+
 BLOCK = 16
 """Consecutive inputs that share a block scale."""
 
@@ -41,6 +43,11 @@ class PackedNVFP4:
             torch.cat([m.global_scale for m in matrices]),
             matrices[0].dtype,
         )
+
+    def interleaved(self) -> PackedNVFP4:
+        """Rows that are all gates, then all ups, in the order of a gated layer."""
+        scales = interleaved(self.scales.view(torch.uint8)).view(torch.float8_e4m3fn)
+        return PackedNVFP4(interleaved(self.codes), scales, interleaved(self.global_scale), self.dtype)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -14,6 +14,7 @@
 // Packed memory: outputs in blocks of 16, 1..MAX_WIDTH neighbouring blocks form a panel, and a panel is one stream of
 //   [K / 64] x { scales (e4m3) [4][blocks][16],  codes [8][blocks][32 lanes of 16 bits] }
 // of which the last may be partly unused: K is a multiple of 16. Panel p of P holds blocks [B p / P, B (p + 1) / P).
+#include "gate.h"
 #include "panels.h"
 #include "parallel.h"
 #include "simd.h"
@@ -197,22 +198,41 @@ template <int WIDTH> __attribute__((noipa)) void unpack(const uint8_t* w, const 
   }
 }
 
-template <typename O> void run(const Layer& layer, const bf16* x, int64_t ldx, int64_t rows, O* out) {
+// One panel's outputs for `count` rows.
+template <typename O>
+void panel_rows(const Layer& layer, int64_t panel, const bf16* x, int64_t ldx, int64_t count, O* to, int64_t ldo) {
+  const int64_t first = layer.first(panel), width = layer.first(panel + 1) - first, outs = layer.outs - 16 * first;
+  const uint8_t* w = layer.weight + layer.bytes_before(first);
+  const float* globals = layer.globals + 16 * first;
+  if (count <= TILE_ROWS) {
+    const auto tile = width == 1 ? pick_packed<O, 1>(int(count)) : pick_packed<O, 2>(int(count));
+    return tile(w, globals, layer.k, x, ldx, to, ldo, outs);
+  }
+  auto& panel_weights = thread_own<std::vector<bf16>>();
+  panel_weights.resize(size_t(width * 16 * layer.k));
+  (width == 1 ? unpack<1> : unpack<2>)(w, globals, layer.k, panel_weights.data());
+  tiles<bf16, O>(int(width), panel_weights.data(), layer.k, x, ldx, count, to, ldo, outs);
+}
+
+double microseconds(const Layer& layer, int64_t rows) {  // of one thread
   const double weights = double(layer.outs) * layer.k, decoding = weights / 25e3, products = weights * rows / 100e3;
-  for_panels(layer.panels, rows, decoding > products ? decoding : products, [&](int64_t panel, int64_t r0, int64_t r1) {
-    const int64_t first = layer.first(panel), width = layer.first(panel + 1) - first, count = r1 - r0;
-    const uint8_t* w = layer.weight + layer.bytes_before(first);
-    const float* globals = layer.globals + 16 * first;
-    const bf16* xs = x + r0 * ldx;
-    O* to = out + r0 * layer.outs + 16 * first;
-    if (count <= TILE_ROWS) {
-      const auto tile = width == 1 ? pick_packed<O, 1>(int(count)) : pick_packed<O, 2>(int(count));
-      return tile(w, globals, layer.k, xs, ldx, to, layer.outs, layer.outs - 16 * first);
-    }
-    auto& panel_weights = thread_own<std::vector<bf16>>();
-    panel_weights.resize(size_t(width * 16 * layer.k));
-    (width == 1 ? unpack<1> : unpack<2>)(w, globals, layer.k, panel_weights.data());
-    tiles<bf16, O>(int(width), panel_weights.data(), layer.k, xs, ldx, count, to, layer.outs, layer.outs - 16 * first);
+  return decoding > products ? decoding : products;
+}
+
+template <typename O> void run(const Layer& layer, const bf16* x, int64_t ldx, int64_t rows, O* out) {
+  for_panels(layer.panels, rows, microseconds(layer, rows), [&](int64_t panel, int64_t r0, int64_t r1) {
+    O* to = out + r0 * layer.outs + 16 * layer.first(panel);
+    panel_rows<O>(layer, panel, x + r0 * ldx, ldx, r1 - r0, to, layer.outs);
+  });
+}
+
+// Panels of 16 gates and their 16 ups: the thread that made them has them at hand.
+void run_gated(const Layer& layer, const bf16* x, int64_t ldx, int64_t rows, bf16* out) {
+  const int64_t ldo = layer.outs / 2;
+  for_panels(layer.panels, rows, microseconds(layer, rows), [&](int64_t panel, int64_t r0, int64_t r1) {
+    bf16 sums[ROW_CHUNK * 32];
+    panel_rows<bf16>(layer, panel, x + r0 * ldx, ldx, r1 - r0, sums, 32);
+    gate_rows(sums, r1 - r0, out + r0 * ldo + 16 * panel, ldo);
   });
 }
 #endif
@@ -244,5 +264,10 @@ PACELINE_API void nvfp4_pack(const Matrix* m, const Layer* layer, uint8_t* packe
 PACELINE_API void nvfp4_run(const Layer* layer, int64_t fp32_out, const void* x, int64_t ldx, int64_t rows, void* out) {
   if (fp32_out) run<float>(*layer, (const bf16*)x, ldx, rows, (float*)out);
   else run<bf16>(*layer, (const bf16*)x, ldx, rows, (bf16*)out);
+}
+
+// A layer whose panels are 16 gates and 16 ups (linear/gated.py: interleaved); out: bf16 [rows, outs / 2].
+PACELINE_API void nvfp4_gated_run(const Layer* layer, int64_t, const void* x, int64_t ldx, int64_t rows, void* out) {
+  run_gated(*layer, (const bf16*)x, ldx, rows, (bf16*)out);
 }
 #endif

@@ -64,15 +64,20 @@ class CpuPackedLinear:
     matrix: decodes to bfloat16, `in_range`; copied, so that the caller may drop its own.
     """
 
-    def __init__(self, matrix: PackedNVFP4, lib: ctypes.CDLL) -> None:
+    def __init__(self, matrix: PackedNVFP4, lib: ctypes.CDLL, *, gated: bool = False) -> None:
+        """gated: as in `CpuLinear`."""
         assert matrix.dtype is torch.bfloat16 and has_product(lib) and in_range(matrix)
-        self.out_features, self.in_features = matrix.shape
-        self.kind = f"{build.ISA_NAMES[lib.paceline_isa()]}-nvfp4"
-        self._run = build.declare(lib, "nvfp4_run", "pipiip")
-        self._memory = _pack(matrix, lib)
+        outs, self.in_features = matrix.shape
+        self.out_features = outs // 2 if gated else outs
+        self.kind = f"{build.ISA_NAMES[lib.paceline_isa()]}-nvfp4" + ("-gated" if gated else "")
+        name = "nvfp4_gated_run" if gated else "nvfp4_run"
+        self._run, self._gated = build.declare(lib, name, "pipiip"), gated
+        self._memory = (
+            _pack(matrix.interleaved(), lib, outs // (2 * OUTPUTS)) if gated else _pack(matrix, lib)
+        )
         self._layer = self._memory[0]
         self._address = ctypes.addressof(self._layer)
-        self.product = NativeProduct(build.address(lib, "nvfp4_run"), self._address, 0, self.out_features, 1)
+        self.product = NativeProduct(build.address(lib, name), self._address, 0, self.out_features, 1)
 
     @property
     def nbytes(self) -> int:
@@ -89,6 +94,7 @@ class CpuPackedLinear:
             row_stride = width
         out = torch.empty(rows, self.out_features, dtype=out_dtype or torch.bfloat16)
         fp32 = int(out_dtype is torch.float32)
+        assert not (fp32 and self._gated), "the gate's result is bfloat16"
         self._run(self._address, fp32, x.data_ptr(), row_stride, rows, out.data_ptr())
         return out
 
@@ -100,13 +106,15 @@ def _viewed(matrix: PackedNVFP4) -> tuple[PackedNVFP4, _Matrix]:
     return held, _Matrix(*(part.data_ptr() for part in parts), *matrix.shape)
 
 
-def _pack(matrix: PackedNVFP4, lib: ctypes.CDLL) -> tuple[_Layer, torch.Tensor, torch.Tensor]:
+def _pack(
+    matrix: PackedNVFP4, lib: ctypes.CDLL, panels: int = 0
+) -> tuple[_Layer, torch.Tensor, torch.Tensor]:
     """The layer's description, its weights and its global scales; the first points into the others."""
     matrix, view = _viewed(matrix)
     outs, k = matrix.shape
     blocks, threads = -(-outs // OUTPUTS), torch.get_num_threads()
     # As many panels as threads divide evenly; how blocks are grouped does not change a sum.
-    panels = min(blocks, -(-blocks // (lib.nvfp4_max_width() * threads)) * threads)
+    panels = panels or min(blocks, -(-blocks // (lib.nvfp4_max_width() * threads)) * threads)
     packed = WEIGHTS.empty((blocks * -(-k // CHUNK) * CHUNK_BYTES,), torch.uint8)
     scales = torch.zeros(blocks * OUTPUTS)
     scales[:outs] = matrix.global_scale * 256.0  # makes up for e4m3 read as half precision

@@ -1,4 +1,5 @@
 // silu(gate) * up, with silu rounded to the model dtype before the product.
+#include "gate.h"
 #include "parallel.h"
 #include "simd.h"
 PACELINE_EXPORT_ISA
@@ -6,11 +7,6 @@ PACELINE_EXPORT_ISA
 namespace {
 
 constexpr int64_t PARALLEL_ELEMENTS = 1 << 15;  // below, waking the other threads costs more than it saves
-
-template <typename T> inline F16 gated(F16 gate, F16 up) {
-  const F16 one = f16_set(1.f);
-  return f16_rounded<T>(gate / (one + f16_exp(f16_zero() - gate))) * up;
-}
 
 template <typename T> void row(const T* gate, const T* up, T* out, int64_t n) {
   int64_t i = 0;
