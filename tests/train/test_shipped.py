@@ -39,7 +39,9 @@ def test_it_is_small() -> None:
     assert sum(sizes) <= 80e6 and max(sizes) <= 45e6
 
 
-@pytest.mark.parametrize("run", ["target", "target4", "mtp", "drafter", "drafter-sliding"])
+@pytest.mark.parametrize(
+    "run", ["target", "target4", "target5", "target6", "mtp", "drafter", "drafter-sliding"]
+)
 def test_a_log_shows_that_something_was_learnt(run: str) -> None:
     folder = DEMO / "logs" / run
     record = json.loads((folder / "run.json").read_text())
