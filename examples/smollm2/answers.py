@@ -1,11 +1,11 @@
 """SmolLM2's own answers from `python -m paceline.train.synth.dialogues`, as a folder that
 `paceline train drafter` reads.
 
-    python examples/smollm2/answers.py MODEL OUT DIALOGUES ...
+    python examples/smollm2/answers.py MODEL OUT DIALOGUES ... --held-out PROMPTS.jsonl
 
 The same as `paceline train data` with data.yaml, for answers that a rollout on a GPU has made already: those
-under the model's own system prompt, and the brief ones. What stands in the benchmark and what loops is left
-out.
+under the model's own system prompt, and the brief ones. What stands in the benchmark or in PROMPTS is left out, and
+so is what loops.
 """
 
 from __future__ import annotations
@@ -52,9 +52,14 @@ def main() -> None:
     p.add_argument("model", type=Path)
     p.add_argument("out", type=Path)
     p.add_argument("dialogues", type=Path, nargs="+")
+    p.add_argument(
+        "--held-out", type=Path, nargs="*", default=[], help="JSON lines with prompts to leave out"
+    )
     a = p.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(a.model)
-    held_out = HeldOut((json.loads(line)["prompt"] for line in BENCH.open(encoding="utf-8")), OVERLAP)
+    files = [BENCH, *a.held_out]
+    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
+    held_out = HeldOut((json.loads(line)["prompt"] for line in lines), OVERLAP)
     meta = {"model_fingerprint": model_fingerprint(a.model), "vocab_size": len(tokenizer), "thinking": False}
     with ShardWriter(a.out, meta) as writer:
         for folder in a.dialogues:
