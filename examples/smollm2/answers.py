@@ -4,8 +4,8 @@
     python examples/smollm2/answers.py MODEL OUT DIALOGUES ... --held-out PROMPTS.jsonl
 
 The same as `paceline train data` with data.yaml, for answers that a rollout on a GPU has made already: those
-under the model's own system prompt, and the brief ones. What stands in the benchmark or in PROMPTS is left out, and
-so is what loops.
+under the model's own system prompt, and the brief ones. What stands in the benchmark or in PROMPTS is left
+out, and so is what loops.
 """
 
 from __future__ import annotations
