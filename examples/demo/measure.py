@@ -7,10 +7,10 @@
 
 `speed`: plain decoding, n-gram, MTP and DFlash with several draft lengths. `sampling`: DFlash whose drafts
 are the likeliest ids (greedy) or drawn with the noise of the target's own draw (coupled). `context`: both
-drafters with 3,500 tokens of context, most of it other questions and answers, and without it. `--drafters`:
-plain decoding and any DFlash drafters, for tables of layouts. Speed is decoding time alone, prompts left out;
-medians over prompts would hide the long ones, so tokens are divided by seconds. `load_s` is the time until an
-engine with that drafter is ready, its target included.
+drafters at the end of a conversation of 3,500 tokens, other questions and answers, and without one.
+`--drafters`: plain decoding and any DFlash drafters, for tables of layouts. Speed is decoding time alone,
+prompts left out; medians over prompts would hide the long ones, so tokens are divided by seconds. `load_s` is
+the time until an engine with that drafter is ready, its target included.
 """
 
 from __future__ import annotations
@@ -112,10 +112,9 @@ def _answers(
     """Outputs by engine, in the order of the prompts."""
     found: dict[str, list[RequestOutput]] = {name: [] for name in engines}
     first = next(iter(engines.values()))
-    before = _filler(first, prompts, filler)
+    turns = _turns(first, prompts) if filler else []
     for number, prompt in enumerate([prompts[0], *prompts]):
-        ids = first.encode(prompt.text, params, chat=True)
-        ids = before[: max(0, filler - len(ids))] + ids
+        ids = _behind(first, turns[number:] + turns[:number], prompt, filler)
         for name, engine in engines.items():
             (output,) = engine.generate([ids], params)
             if number:  # the first one warms up
@@ -124,17 +123,27 @@ def _answers(
     return found
 
 
-def _filler(llm: LLM, prompts: list[Prompt], tokens: int) -> list[int]:
-    """Earlier questions and answers, as many as `tokens` take."""
-    ids: list[int] = []
-    while len(ids) < tokens:
-        for prompt in prompts:
-            asked = llm.encode(prompt.text, chat=True)
-            (answer,) = llm.generate([asked], SamplingParams(temperature=0.0, max_tokens=192))
-            ids += [*asked, *answer.token_ids, *llm.encode("\n")]
-            if len(ids) >= tokens:
-                break
-    return ids[:tokens]
+def _turns(llm: LLM, prompts: list[Prompt]) -> list[tuple[str, str]]:
+    """Every question and its plain answer: what a conversation may have held before."""
+    params = SamplingParams(temperature=0.0, max_tokens=192)
+    asked = [llm.encode(prompt.text, chat=True) for prompt in prompts]
+    answers = [llm.generate([ids], params)[0].text for ids in asked]
+    return [(prompt.text, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+
+
+def _behind(llm: LLM, turns: list[tuple[str, str]], prompt: Prompt, tokens: int) -> list[int]:
+    """The question as the chat template has it behind as many whole turns as fit into `tokens`; its own
+    answer is none of them."""
+    assert llm.tokenizer is not None
+    messages = [{"role": "user", "content": prompt.text}]
+    ids = llm.encode(prompt.text, chat=True)
+    for question, answer in turns:
+        earlier = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
+        text = llm.tokenizer.render_chat([*earlier, *messages])
+        longer = llm.tokenizer.encode_bare(text)
+        if question != prompt.text and len(longer) <= tokens:
+            messages, ids = [*earlier, *messages], longer
+    return ids
 
 
 def _rows(
