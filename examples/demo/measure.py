@@ -63,6 +63,8 @@ def main() -> None:
     p.add_argument("--max-tokens", type=int, default=192)
     p.add_argument("--out", type=Path, required=True)
     a = p.parse_args()
+    if a.per_category < 1 or not a.out.resolve().parent.is_dir():
+        p.error("--per-category: at least 1; --out: a file in a folder that exists")
     prompts = _chosen(a.per_category)
     rows, loads = [], {}
     methods = METHODS[a.methods] if a.drafters is None else _drafters(p, a.drafters)
@@ -90,8 +92,10 @@ def _drafters(parser: argparse.ArgumentParser, named: list[str]) -> dict[str, di
     methods: dict[str, dict[str, Any] | None] = {"plain": None}
     for item in named:
         name, equals, folder = item.partition("=")
-        if not (name and equals and folder):
-            parser.error(f"--drafters {item}: write NAME=FOLDER")
+        if not (name and equals and folder) or name in methods:
+            parser.error(f"--drafters {item}: write NAME=FOLDER, each name once and none of them `plain`")
+        if not Path(folder, "config.json").is_file():
+            parser.error(f"--drafters {item}: {folder} is no folder of a drafter")
         methods[name] = {"method": "dflash", "model": folder}
     return methods
 

@@ -38,10 +38,11 @@ def samples(folder: Path, part: str, tokenizer: AutoTokenizer, held_out: HeldOut
     head = f"<|im_start|>system\n{PARTS[part]}<|im_end|>\n<|im_start|>user\n"
     texts = [f"{head}{asked[n]['prompt']}<|im_end|>\n<|im_start|>assistant\n" for n in numbers.tolist()]
     prompts = tokenizer(texts, add_special_tokens=False).input_ids
+    place = folder.resolve()
     for i, number in enumerate(numbers.tolist()):
         answer, question = ids[offsets[i] : offsets[i + 1]].tolist(), asked[number]
         if repeated_share(answer) <= MAX_REPEATED and held_out.refuses(question["prompt"]) is None:
-            name = f"{folder.name}/{part}/{i}"
+            name = f"{place.parent.name}/{place.name}/{part}/{i}"
             finish: Literal["stop", "length"] = "stop" if stopped[i] else "length"
             yield Sample(name, question["category"], False, prompts[i], answer, finish)
 
@@ -56,6 +57,11 @@ def main() -> None:
         "--held-out", type=Path, nargs="*", default=[], help="JSON lines with prompts to leave out"
     )
     a = p.parse_args()
+    for needed in (a.model / "config.json", *(d / "prompts.jsonl" for d in a.dialogues), *a.held_out):
+        if not needed.is_file():
+            p.error(f"{needed} does not exist")
+    if a.out.exists():
+        p.error(f"{a.out} exists already: remove it, or name another folder")
     tokenizer = AutoTokenizer.from_pretrained(a.model)
     files = [BENCH, *a.held_out]
     lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())

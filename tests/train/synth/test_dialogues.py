@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paceline.train.synth import curate
-from paceline.train.synth.dialogues import Dialogues, starters
+from paceline.train.synth.dialogues import Dialogues, main, starters
 from tests.tiny_dense import TinyDense, make_dense
 
 
@@ -84,3 +84,16 @@ def test_what_is_cut_or_loops_or_stands_in_the_benchmark_is_left_out(writer, tmp
     spoken = [line["messages"][0]["content"] for line in asked[0:8:2]]
     assert spoken == ["good one", "cut one", "a loop", "good two"]
     assert all(line["messages"][-1]["role"] in ("user", "tool") for line in asked)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "cannot read"), ("", "is empty"), ('{"category": "a"}\n', "line 1"), ("x\n", "line 1")],
+)
+def test_questions_are_read_before_anything_is_loaded(tmp_path, capsys, text, told):
+    path = tmp_path / "q.jsonl"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit):
+        main(["/no/model", str(tmp_path / "out"), "--questions", str(path)])
+    assert told in capsys.readouterr().err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from paceline.train.synth import longer
 
 
@@ -35,3 +37,24 @@ def test_the_question_comes_last_behind_whole_turns(tmp_path):
             "user"
         ]
         assert sum(len(m["content"]) for m in row["messages"]) > longer.SHORTEST
+
+
+@pytest.mark.parametrize(
+    ("dialogues", "questions", "told"),
+    [
+        ("", [line("q")], "d.jsonl holds no line"),
+        ([{"messages": [{"role": "system", "content": "only this"}]}], [line("q")], "d.jsonl holds no line"),
+        ([line("q", "a")], "", "q.jsonl holds no line"),
+        ("no json\n", [line("q")], "d.jsonl, line 1"),
+        ([line("q", "a")], [{"prompt": "q"}], "q.jsonl, line 1"),
+        (None, [line("q")], "cannot read"),
+    ],
+)
+def test_what_cannot_be_taken_is_told(tmp_path, capsys, dialogues, questions, told):
+    for name, rows in (("d.jsonl", dialogues), ("q.jsonl", questions)):
+        if rows is not None:
+            text = rows if isinstance(rows, str) else "".join(json.dumps(row) + "\n" for row in rows)
+            (tmp_path / name).write_text(text)
+    args = [str(tmp_path / "d.jsonl"), str(tmp_path / "q.jsonl"), "--out", str(tmp_path / "out.jsonl")]
+    assert longer.main(args) == 2
+    assert told in capsys.readouterr().err and not (tmp_path / "out.jsonl").exists()

@@ -139,6 +139,22 @@ class Dialogues:
         self.say(f"{name}: {len(rows)} answers, {sum(len(a.ids) for a in rows)} tokens")
 
 
+def read_questions(parser: argparse.ArgumentParser, path: Path) -> list[tuple[str, str]]:
+    """(category, text) of every line; what is wrong with the file ends the command."""
+    found: list[tuple[str, str]] = []
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            found.append((str(row["category"]), str(row["prompt"])))
+    except (OSError, UnicodeDecodeError) as exc:
+        parser.error(f"--questions: cannot read {path}: {exc}")
+    except (ValueError, KeyError, TypeError):
+        parser.error(f'--questions: {path}, line {len(found) + 1}: needs {{"category": ..., "prompt": ...}}')
+    if not found:
+        parser.error(f"--questions: {path} is empty")
+    return found
+
+
 def main(argv: list[str] | None = None) -> None:
     """Write the three parts."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -155,17 +171,20 @@ def main(argv: list[str] | None = None) -> None:
     p.add_argument("--prompts", type=int, default=1_000_000, help="user turns begun at most")
     p.add_argument("--questions", type=Path, help="answer these lines {category, prompt} instead of own ones")
     p.add_argument("--length", type=int, default=LENGTH, help="tokens of a question and its answer at most")
-    p.add_argument("--slots", type=int, default=2048, help="texts that are written at once")
+    p.add_argument(
+        "--slots", type=int, help="texts that are written at once (default 2048 on a GPU, 16 on a CPU)"
+    )
     p.add_argument("--seed", type=int, default=0, help="of all sampling")
     a = p.parse_args(argv)
+    if a.slots is not None and a.slots < 1:
+        p.error("--slots: at least 1")
     a.out.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    made = Dialogues(a.model, a.out, a.slots, a.seed, device, a.length)
-    if a.questions is not None:
-        rows = map(json.loads, a.questions.open(encoding="utf-8"))
-        prompts = [(row["category"], row["prompt"]) for row in rows]
-    else:
-        prompts = made.prompts(a.seconds[0], a.prompts)
+    slots = a.slots or (2048 if device == "cuda" else 16)
+    given = None if a.questions is None else read_questions(p, a.questions)
+    made = Dialogues(a.model, a.out, slots, a.seed, device, a.length)
+    prompts = given if given is not None else made.prompts(a.seconds[0], a.prompts)
+    if given is None:
         random.Random(a.seed).shuffle(prompts)
     text = "".join(json.dumps({"category": c, "prompt": t}) + "\n" for c, t in prompts)
     (a.out / "prompts.jsonl").write_text(text, encoding="utf-8")

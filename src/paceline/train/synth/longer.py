@@ -3,7 +3,7 @@
     python -m paceline.train.synth.longer DIALOGUES.jsonl QUESTIONS.jsonl --out OUT.jsonl --count 8000
 
 A drafter that has only seen short conversations drafts badly behind long ones. A line of OUT has a question
-of QUESTIONS (a single turn) behind turns of DIALOGUES, 2,000 to 13,000 characters of them.
+of QUESTIONS (a single turn) behind turns of DIALOGUES, 2,000 to 11,000 characters of them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-SHORTEST, LONGEST = 2_000, 13_000
+from paceline.errors import ConfigError
+
+SHORTEST, LONGEST = 2_000, 11_000
 """Characters of the earlier turns; a token of English is about four."""
 
 
@@ -36,16 +39,26 @@ def conversations(
 
 
 def _plain(path: Path) -> Iterator[dict[str, Any]]:
-    """Lines without tools, whose texts are short."""
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            if not row.get("tools") and sum(len(m["content"]) for m in row["messages"]) < SHORTEST:
-                yield row
+    """Lines without tools, whose texts are short.
+
+    Raises: ConfigError for a file that cannot be read, or a line that is no conversation.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"cannot read {path}: {exc}") from exc
+    for number, line in enumerate(lines, start=1):
+        try:
+            row: dict[str, Any] = json.loads(line)
+            size = sum(len(m["content"]) for m in row["messages"] if m["role"] != "system")
+        except (ValueError, KeyError, TypeError) as exc:
+            raise ConfigError(f"{path}, line {number}: needs `messages` of `role` and `content`") from exc
+        if not row.get("tools") and 0 < size < SHORTEST:
+            yield row
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the file."""
+def main(argv: list[str] | None = None) -> int:
+    """Write the file; 0, or 2 with a line that says what is wrong."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     p.add_argument("dialogues", type=Path)
     p.add_argument("questions", type=Path)
@@ -53,12 +66,21 @@ def main(argv: list[str] | None = None) -> None:
     p.add_argument("--count", type=int, default=8_000)
     p.add_argument("--seed", type=int, default=0)
     a = p.parse_args(argv)
-    single = (row for row in _plain(a.questions) if [m["role"] for m in row["messages"]] == ["user"])
-    made = conversations(list(_plain(a.dialogues)), single, a.seed)
+    try:
+        dialogues = list(_plain(a.dialogues))
+        single = [row for row in _plain(a.questions) if [m["role"] for m in row["messages"]] == ["user"]]
+        if not dialogues or not single:
+            empty = a.questions if dialogues else a.dialogues
+            raise ConfigError(f"{empty} holds no line that could be taken: short texts, no tools")
+    except ConfigError as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        return 2
     with a.out.open("w", encoding="utf-8") as file:
-        for line in islice(made, a.count):
+        for line in islice(conversations(dialogues, iter(single), a.seed), a.count):
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    print(f"{a.out}: {min(a.count, len(single))} questions")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
