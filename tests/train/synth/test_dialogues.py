@@ -97,3 +97,10 @@ def test_questions_are_read_before_anything_is_loaded(tmp_path, capsys, text, to
     with pytest.raises(SystemExit):
         main(["/no/model", str(tmp_path / "out"), "--questions", str(path)])
     assert told in capsys.readouterr().err
+
+
+def test_a_missing_folder_leaves_what_stands(tmp_path):
+    (tmp_path / "dialogues.jsonl").write_text("kept\n")
+    with pytest.raises(SystemExit):
+        curate.main([str(tmp_path / "missing"), "--out", str(tmp_path)])
+    assert (tmp_path / "dialogues.jsonl").read_text() == "kept\n"

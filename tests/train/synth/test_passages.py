@@ -6,6 +6,8 @@ import json
 import lzma
 import random
 
+import pytest
+
 from paceline.train.synth import curate, passages
 
 PLAIN = "The river runs past the mill and the old bridge, where children fish on summer evenings. " * 4
@@ -43,3 +45,15 @@ def test_benchmark_prompts_are_not_asked():
     texts = [text for text in texts if any(passages.passages(text, random.Random(0)))]
     assert len(texts) > 5
     assert not list(passages.questions(texts, 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [("no.txt", None, "cannot read"), ("t.xz", b"no xz", "cannot read"), ("t.txt", b"a\n", "no passage")],
+)
+def test_texts_without_passages_are_told(tmp_path, capsys, name, data, told):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(SystemExit):
+        passages.main([str(tmp_path / name), "--out", str(tmp_path / "q.jsonl")])
+    assert told in capsys.readouterr().err and not (tmp_path / "q.jsonl").exists()

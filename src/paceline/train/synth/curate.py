@@ -109,6 +109,9 @@ def main(argv: list[str] | None = None) -> None:
     p.add_argument("--prompts", type=int, default=120_000)
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args(argv)
+    for needed in (*(d / f for d in a.dialogues for f in ("prompts.jsonl", "tokenizer.json")), *a.novel):
+        if not needed.is_file():  # told before anything that stands is overwritten
+            p.error(f"{needed} does not exist")
     a.out.mkdir(parents=True, exist_ok=True)
     refused = bench()
     parts = (

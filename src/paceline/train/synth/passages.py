@@ -90,11 +90,21 @@ def main(argv: list[str] | None = None) -> None:
     p.add_argument("--count", type=int, default=20_000)
     p.add_argument("--seed", type=int, default=0)
     a = p.parse_args(argv)
-    raw = [(path.suffix, path.read_bytes()) for path in a.texts]
-    texts = [(lzma.decompress(data) if suffix == ".xz" else data).decode("utf-8") for suffix, data in raw]
+    if a.count < 1:
+        p.error("--count: at least 1")
+    texts = []
+    for path in a.texts:
+        try:
+            data = path.read_bytes()
+            texts.append((lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8"))
+        except (OSError, lzma.LZMAError, UnicodeDecodeError) as exc:
+            p.error(f"cannot read {path}: {exc}")
+    lines = list(islice(questions(texts, a.seed), a.count))
+    if not lines:
+        p.error("the texts hold no passage: paragraphs of prose, with blank lines between them")
     with a.out.open("w", encoding="utf-8") as file:
-        for line in islice(questions(texts, a.seed), a.count):
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    print(f"{a.out}: {len(lines)} questions")
 
 
 if __name__ == "__main__":
