@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Protocol
 
 import torch
 
 from paceline.kernels import build
+from paceline.kernels.linear.base import Linear
 from paceline.kernels.linear.biased import BiasedLinear
 from paceline.kernels.linear.cpu import BLOCK, CpuLinear
 from paceline.kernels.linear.gated import GatedLinear
@@ -20,23 +20,6 @@ from paceline.kernels.nvfp4 import CpuPackedLinear, PackedNVFP4, decode, packed_
 
 Matrix = torch.Tensor | PackedNVFP4
 """A weight [N, K]: plain (bfloat16 or float32), or in 4 bits."""
-
-
-class Linear(Protocol):
-    """A weight [N, K] that was made ready for its device."""
-
-    in_features: int
-    out_features: int
-
-    @property
-    def kind(self) -> str:
-        """Which code runs, for reports."""
-
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
-        """x [R, K] in the weight's dtype -> [R, N] in ``out_dtype`` (default: x's dtype).
-
-        Sums are fp32; float32 results are not rounded further.
-        """
 
 
 def make_linear(weight: Matrix, *, deterministic: bool) -> Linear:

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 
-
-class _Layer(Protocol):
-    in_features: int
-    out_features: int
-
-    @property
-    def kind(self) -> str: ...
-
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor: ...
+from paceline.kernels.linear.base import Linear
 
 
 class BiasedLinear:
@@ -23,7 +13,7 @@ class BiasedLinear:
     bias: [N] in the weight's dtype.
     """
 
-    def __init__(self, layer: _Layer, bias: torch.Tensor) -> None:
+    def __init__(self, layer: Linear, bias: torch.Tensor) -> None:
         assert bias.shape == (layer.out_features,), (bias.shape, layer.out_features)
         self._layer, self._bias = layer, bias.float()
         self.in_features, self.out_features = layer.in_features, layer.out_features

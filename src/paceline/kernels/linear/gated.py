@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 
+from paceline.kernels.linear.base import Linear
 from paceline.kernels.swiglu import swiglu
-
-
-class _Layer(Protocol):
-    in_features: int
-    out_features: int
-
-    @property
-    def kind(self) -> str: ...
-
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor: ...
 
 
 class GatedLinear:
     """silu(x Gᵀ) * (x Uᵀ), of a layer whose outputs are all gates, then all ups."""
 
-    def __init__(self, layer: _Layer) -> None:
+    def __init__(self, layer: Linear) -> None:
         self._layer = layer
         self.in_features, self.out_features = layer.in_features, layer.out_features // 2
         self.kind = f"{layer.kind}+swiglu"

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch.nn import functional as F
+
+from paceline.kernels.linear.base import Linear
 
 PROBED_ROWS = (1, 2, 7, 8, 9, 17)
 _known: dict[tuple[str, int, int, torch.dtype, int], bool] = {}
 
 
-class _Layer(Protocol):
-    in_features: int
-    out_features: int
-
-    @property
-    def kind(self) -> str: ...
-
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor: ...
-
-
-def rows_are_independent(layer: _Layer, dtype: torch.dtype) -> bool:
+def rows_are_independent(layer: Linear, dtype: torch.dtype) -> bool:
     """Whether a row of ``layer`` has the same bits alone, in calls of several sizes and at several places.
 
     The native product is so by construction; this confirms it, once a shape, with the layer's own weights.
@@ -39,7 +30,7 @@ def rows_are_independent(layer: _Layer, dtype: torch.dtype) -> bool:
     return _known[key]
 
 
-def cost_of_determinism(layer: _Layer, dtype: torch.dtype, device: torch.device, rows: int = 1) -> float:
+def cost_of_determinism(layer: Linear, dtype: torch.dtype, device: torch.device, rows: int = 1) -> float:
     """Time of ``layer`` over the time of torch's own product of that shape, for ``rows`` rows (medians)."""
     x = torch.randn(rows, layer.in_features).to(device, dtype)
     weight = torch.randn(layer.out_features, layer.in_features).to(device, dtype)

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
-
-class _Layer(Protocol):
-    in_features: int
-    out_features: int
-
-    @property
-    def kind(self) -> str: ...
-
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor: ...
+from paceline.kernels.linear.base import Linear
 
 
 class StackedLinear:
     """The outputs of `layers` side by side: one product a layer and a copy of the results."""
 
-    def __init__(self, layers: Sequence[_Layer]) -> None:
+    def __init__(self, layers: Sequence[Linear]) -> None:
         self._layers = tuple(layers)
         self.in_features = layers[0].in_features
         self.out_features = sum(layer.out_features for layer in layers)
