@@ -23,10 +23,10 @@ from paceline.train.data.filters import repeated_share
 from paceline.train.data.held_out import HeldOut
 from paceline.train.data.produce import model_fingerprint
 from paceline.train.data.shards import Sample, ShardWriter
-from paceline.train.synth.curate import BENCH
+from paceline.train.synth.curate import bench
 from paceline.train.synth.dialogues import BRIEF, SYSTEM
 
-MAX_REPEATED, OVERLAP = 0.15, 0.3
+MAX_REPEATED = 0.15
 PARTS = {"own": SYSTEM, "brief": BRIEF}
 
 
@@ -63,9 +63,7 @@ def main() -> None:
     if a.out.exists():
         p.error(f"{a.out} exists already: remove it, or name another folder")
     tokenizer = AutoTokenizer.from_pretrained(a.model)
-    files = [BENCH, *a.held_out]
-    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
-    held_out = HeldOut((json.loads(line)["prompt"] for line in lines), OVERLAP)
+    held_out = bench(*a.held_out)
     meta = {"model_fingerprint": model_fingerprint(a.model), "vocab_size": len(tokenizer), "thinking": False}
     with ShardWriter(a.out, meta) as writer:
         for folder in a.dialogues:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,10 @@ PARTS = {"brief": None, "own": "Answer in detail."}
 _PROSE_EVERY = 6
 
 
-def bench() -> HeldOut:
-    """The benchmark's prompts."""
-    return HeldOut((prompt.question for prompt in read_prompts([str(BENCH)])), OVERLAP)
+def bench(*files: Path) -> HeldOut:
+    """The benchmark's prompts, and those of `files`."""
+    paths = [str(path) for path in (BENCH, *files)]
+    return HeldOut((prompt.question for prompt in read_prompts(paths)), OVERLAP)
 
 
 def worthwhile(folder: Path, part: str, system: str | None, refused: HeldOut) -> Iterator[dict[str, Any]]:
@@ -91,7 +92,8 @@ def _in_turn(first: Iterable[Any], second: Iterator[Any]) -> Iterator[Any]:
     yield from second
 
 
-def _write(path: Path, lines: Iterable[dict[str, Any]]) -> int:
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> int:
+    """Write JSON lines; returns how many."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for line in lines:
@@ -118,9 +120,9 @@ def main(argv: list[str] | None = None) -> None:
         worthwhile(folder, part, system, refused) for folder in a.dialogues for part, system in PARTS.items()
     )
     novels = [path.read_text(encoding="utf-8") for path in a.novel]
-    print(f"{_write(a.out / 'dialogues.jsonl', chain.from_iterable(parts))} dialogues")
+    print(f"{write_lines(a.out / 'dialogues.jsonl', chain.from_iterable(parts))} dialogues")
     asked = islice(questions(a.dialogues, novels, refused, a.seed), a.prompts)
-    print(f"{_write(a.out / 'prompts.jsonl', asked)} questions")
+    print(f"{write_lines(a.out / 'prompts.jsonl', asked)} questions")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ConfigError
+from paceline.train.synth.curate import write_lines
 
 SHORTEST, LONGEST = 2_000, 11_000
 """Characters of the earlier turns; a token of English is about four."""
@@ -75,10 +76,8 @@ def main(argv: list[str] | None = None) -> int:
     except ConfigError as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 2
-    with a.out.open("w", encoding="utf-8") as file:
-        for line in islice(conversations(dialogues, iter(single), a.seed), a.count):
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    print(f"{a.out}: {min(a.count, len(single))} questions")
+    made = islice(conversations(dialogues, iter(single), a.seed), a.count)
+    print(f"{a.out}: {write_lines(a.out, made)} questions")
     return 0
 
 

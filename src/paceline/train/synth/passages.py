@@ -9,14 +9,13 @@ TEXTs are files, plain or .xz, of documents with blank lines between paragraphs.
 from __future__ import annotations
 
 import argparse
-import json
 import lzma
 import random
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from paceline.train.synth.curate import bench
+from paceline.train.synth.curate import bench, write_lines
 
 SHORTEST, LONGEST = 250, 1_400
 """Characters of a passage; a token of English is about four."""
@@ -102,9 +101,7 @@ def main(argv: list[str] | None = None) -> None:
     lines = list(islice(questions(texts, a.seed), a.count))
     if not lines:
         p.error("the texts hold no passage: paragraphs of prose, with blank lines between them")
-    with a.out.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    print(f"{a.out}: {len(lines)} questions")
+    print(f"{a.out}: {write_lines(a.out, lines)} questions")
 
 
 if __name__ == "__main__":
