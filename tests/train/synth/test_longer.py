@@ -39,6 +39,19 @@ def test_the_question_comes_last_behind_whole_turns(tmp_path):
         assert sum(len(m["content"]) for m in row["messages"]) > longer.SHORTEST
 
 
+def test_an_answered_question_stays_a_dialogue_and_its_system_message_first(tmp_path):
+    dialogues, questions, out = (tmp_path / name for name in ("d.jsonl", "q.jsonl", "out.jsonl"))
+    dialogues.write_text(json.dumps(line("before " * 20, "an answer " * 60)) + "\n")
+    asked = line("what is it?", "it is this", category="math")
+    asked["messages"].insert(0, {"role": "system", "content": "Be short."})
+    questions.write_text(json.dumps(asked) + "\n")
+    assert longer.main([str(dialogues), str(questions), "--out", str(out)]) == 0
+    (row,) = [json.loads(text) for text in out.read_text().splitlines()]
+    assert row["messages"][0]["role"] == "system" and row["messages"][-2:] == asked["messages"][1:]
+    roles = [m["role"] for m in row["messages"][1:]]
+    assert roles == ["user", "assistant"] * (len(roles) // 2) and len(roles) > 2
+
+
 @pytest.mark.parametrize(
     ("dialogues", "questions", "told"),
     [

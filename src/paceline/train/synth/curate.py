@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from paceline.train.data.filters import repeated_share
 from paceline.train.data.held_out import HeldOut
 from paceline.train.data.prompts import read_prompts
-from paceline.train.synth.dialogue import Dialogue, assistant, user
+from paceline.train.synth.dialogue import Dialogue, Message, assistant, user
 from paceline.train.synth.mix import Mix
 from paceline.train.synth.prose import Continuations
 
@@ -79,9 +79,14 @@ def questions(
             yield _question(passages(seed, index, "train"))
 
 
+def as_line(dialogue: Dialogue, messages: list[Message]) -> dict[str, Any]:
+    """Some of a dialogue's messages, and what belongs to them, as a line of JSON."""
+    line = {"messages": messages, "category": dialogue.category, "thinking": dialogue.thinking}
+    return {**line, "tools": dialogue.tools} if dialogue.tools else line
+
+
 def _question(dialogue: Dialogue) -> dict[str, Any]:
-    asked = {"messages": dialogue.prompt, "category": dialogue.category, "thinking": dialogue.thinking}
-    return {**asked, "tools": dialogue.tools} if dialogue.tools else asked
+    return as_line(dialogue, dialogue.prompt)
 
 
 def _in_turn(first: Iterable[Any], second: Iterator[Any]) -> Iterator[Any]:

@@ -1,9 +1,10 @@
-"""Questions at the end of long conversations, for answers that have much context.
+"""Questions, answered or not, at the end of long conversations.
 
     python -m paceline.train.synth.longer DIALOGUES.jsonl QUESTIONS.jsonl --out OUT.jsonl --count 8000
 
-A drafter that has only seen short conversations drafts badly behind long ones. A line of OUT has a question
-of QUESTIONS (a single turn) behind turns of DIALOGUES, 2,000 to 11,000 characters of them.
+A model that has only seen short conversations answers otherwise behind long ones, and a drafter drafts badly
+there. A line of OUT has a line of QUESTIONS behind turns of DIALOGUES, 2,000 to 11,000 characters of them:
+a question alone, for `paceline train data`, or with its answer, for `paceline train target`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SHORTEST, LONGEST = 2_000, 11_000
 def conversations(
     dialogues: list[dict[str, Any]], questions: Iterator[dict[str, Any]], seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Prompt lines without end, or until the questions are over."""
+    """Lines until the questions, each perhaps with its answer, are over."""
     draw = random.Random(seed)
     for question in questions:
         turns: list[dict[str, Any]] = []
@@ -36,7 +37,9 @@ def conversations(
             earlier = [m for m in draw.choice(dialogues)["messages"] if m["role"] != "system"]
             turns += earlier
             held += sum(len(m["content"]) for m in earlier)
-        yield {**question, "messages": [*turns, *question["messages"]]}
+        head = [m for m in question["messages"] if m["role"] == "system"]
+        last = [m for m in question["messages"] if m["role"] != "system"]
+        yield {**question, "messages": [*head, *turns, *last]}
 
 
 def _plain(path: Path) -> Iterator[dict[str, Any]]:
@@ -58,6 +61,12 @@ def _plain(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
+def _is_single(row: dict[str, Any]) -> bool:
+    """One question, perhaps behind a system message and before its answer."""
+    roles = [message["role"] for message in row["messages"] if message["role"] != "system"]
+    return roles in (["user"], ["user", "assistant"])
+
+
 def main(argv: list[str] | None = None) -> int:
     """Write the file; 0, or 2 with a line that says what is wrong."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -69,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     a = p.parse_args(argv)
     try:
         dialogues = list(_plain(a.dialogues))
-        single = [row for row in _plain(a.questions) if [m["role"] for m in row["messages"]] == ["user"]]
+        single = [row for row in _plain(a.questions) if _is_single(row)]
         if not dialogues or not single:
             empty = a.questions if dialogues else a.dialogues
             raise ConfigError(f"{empty} holds no line that could be taken: short texts, no tools")
@@ -77,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"paceline: {error}", file=sys.stderr)
         return 2
     made = islice(conversations(dialogues, iter(single), a.seed), a.count)
-    print(f"{a.out}: {write_lines(a.out, made)} questions")
+    print(f"{a.out}: {write_lines(a.out, made)} conversations")
     return 0
 
 
