@@ -3,9 +3,9 @@
     python examples/smollm2/measure.py MODEL --drafter FOLDER --out figures.json
 
 The same prompts are answered plainly, with n-gram look-up and with the drafter, one at a time, by the engine
-that serves. The texts must be the same, and they must be worth predicting: the share of tokens inside a
-repeated 12-gram and the median length are reported beside acceptance, because a model that loops is easy to
-guess.
+that serves. The texts must be the same, and they must be worth predicting: a model that loops is easy to
+guess. So the share of tokens inside a repeated 12-gram and the median length stand beside acceptance, and
+`without loops` has the acceptance length of the answers alone that do not loop, and how many those are.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ HEADINGS = (
     "category",
     "accept. length",
     "rate",
+    "without loops",
     "tokens/s",
     "speed-up",
     "looped",
@@ -55,6 +56,10 @@ class Figures:
     acceptance_rate: float | None
     accepted_at: list[float]
     """Share of verifications that accepted draft 1, 2, ..."""
+    unlooped_length: float | None
+    """Acceptance length of those answers alone that repeat no more than `LOOPED` of themselves."""
+    unlooped: int
+    """How many those are."""
     tokens_per_second: float
     """Tokens after each answer's first over the time that they took."""
     speed_up: float
@@ -145,10 +150,8 @@ def _by_category(
 def _figures(
     temperature: float, method: str, category: str, outputs: list[RequestOutput], plain: list[RequestOutput]
 ) -> Figures:
-    stats = SpeculationStats(outputs[0].stats.method, outputs[0].stats.num_speculative_tokens)
-    for output in outputs:
-        stats.merge(output.stats)
-    ratios = stats.to_json(0)
+    stats, ratios = _merged(outputs), _merged(outputs).to_json(0)
+    kept = [output for output in outputs if repeated_share(output.token_ids) <= LOOPED]
     lengths = [len(output.token_ids) for output in outputs]
     loops = [repeated_share(output.token_ids) * len(output.token_ids) for output in outputs]
     pace = _pace(outputs)
@@ -159,12 +162,22 @@ def _figures(
         acceptance_length=ratios["acceptance_length"],
         acceptance_rate=ratios["draft_acceptance_rate"],
         accepted_at=[count / max(1, stats.num_drafts) for count in stats.accepted_per_position],
+        unlooped_length=_merged(kept).to_json(0)["acceptance_length"] if kept else None,
+        unlooped=len(kept),
         tokens_per_second=pace,
         speed_up=pace / _pace(plain),
         looped=sum(loops) / sum(lengths),
         median_tokens=median(lengths),
         identical=mean(a.token_ids == b.token_ids for a, b in zip(outputs, plain, strict=True)),
     )
+
+
+def _merged(outputs: Sequence[RequestOutput]) -> SpeculationStats:
+    first = outputs[0].stats
+    stats = SpeculationStats(first.method, first.num_speculative_tokens)
+    for output in outputs:
+        stats.merge(output.stats)
+    return stats
 
 
 def _pace(outputs: Iterable[RequestOutput]) -> float:
@@ -175,14 +188,15 @@ def _pace(outputs: Iterable[RequestOutput]) -> float:
 
 def _mean_of(rows: list[Figures]) -> Figures:
     first = rows[0]
-    lengths, rates = [r.acceptance_length for r in rows], [r.acceptance_rate for r in rows]
     return Figures(
         temperature=first.temperature,
         method=first.method,
         category=MEAN_OF_FOUR,
-        acceptance_length=None if None in lengths else mean(x for x in lengths if x is not None),
-        acceptance_rate=None if None in rates else mean(x for x in rates if x is not None),
+        acceptance_length=_mean([r.acceptance_length for r in rows]),
+        acceptance_rate=_mean([r.acceptance_rate for r in rows]),
         accepted_at=[mean(shares) for shares in zip(*(r.accepted_at for r in rows), strict=True)],
+        unlooped_length=_mean([r.unlooped_length for r in rows]),
+        unlooped=sum(r.unlooped for r in rows),
         tokens_per_second=mean(r.tokens_per_second for r in rows),
         speed_up=mean(r.speed_up for r in rows),
         looped=mean(r.looped for r in rows),
@@ -191,12 +205,17 @@ def _mean_of(rows: list[Figures]) -> Figures:
     )
 
 
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if len(known) == len(values) else None
+
+
 def _table(rows: list[Figures]) -> Iterator[str]:
     """Markdown; figures of answers that loop or break off are marked."""
     yield "| " + " | ".join(HEADINGS) + " |"
     yield "|" + "---|" * len(HEADINGS)
     for row in rows:
-        length, rate = row.acceptance_length, row.acceptance_rate
+        length, rate, clean = row.acceptance_length, row.acceptance_rate, row.unlooped_length
         doubtful = row.looped > LOOPED or row.median_tokens < SHORT
         cells = [
             f"{row.temperature:g}",
@@ -204,6 +223,7 @@ def _table(rows: list[Figures]) -> Iterator[str]:
             row.category + (" (!)" if doubtful else ""),
             "–" if length is None else f"{length:.2f}",
             "–" if rate is None else f"{rate:.0%}",
+            f"– ({row.unlooped})" if clean is None else f"{clean:.2f} ({row.unlooped})",
             f"{row.tokens_per_second:.1f}",
             f"{row.speed_up:.2f}×",
             f"{row.looped:.0%}",

@@ -6,11 +6,12 @@ import json
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
+from paceline.engine.results import SpeculationStats
 from paceline.models.registry import read_target_spec
 from paceline.train.draft.shape import fit_spec
 from paceline.train.modules.drafter import Drafter
@@ -95,10 +96,24 @@ def test_measure(
     assert len(table) == 2 + len(figures) and table[0].startswith("| T | method |")
 
 
+def test_answers_that_loop_do_not_count_without_loops(
+    measure: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(accepted: int, ids: list[int]) -> SimpleNamespace:
+        stats = SpeculationStats("dflash", 7)
+        stats.record(7, accepted, accepted + 1)
+        return SimpleNamespace(stats=stats, token_ids=ids, timing=SimpleNamespace(decode_s=1.0))
+
+    outputs = [answer(2, list(range(60))), answer(7, [1, 2, 3] * 20)]
+    found = measure._figures(0.0, "dflash", "prose", outputs, outputs)
+    assert (found.unlooped, found.unlooped_length) == (1, 3.0)
+    assert found.acceptance_length == pytest.approx(5.5)
+
+
 def test_measure_marks_answers_that_loop_and_refuses_bad_files(
     measure: ModuleType, folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = measure.Figures(0.0, "ngram", "prose", 5.0, 0.9, [0.9], 10.0, 2.0, 0.4, 300.0, 1.0)
-    assert any("prose (!)" in line for line in measure._table([row]))
+    row = measure.Figures(0.0, "ngram", "prose", 5.0, 0.9, [0.9], None, 0, 10.0, 2.0, 0.4, 300.0, 1.0)
+    assert any("prose (!)" in line and "| – (0) |" in line for line in measure._table([row]))
     assert measure.main([str(folders[0]), "--prompts", str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl" in capsys.readouterr().err

@@ -70,6 +70,7 @@ def test_a_quantised_target_gets_a_head_that_is_grafted(
     assert f"paceline graft-mtp {last} {packed} --out DIR" in capsys.readouterr().err
     graft_mtp(last, packed, tmp_path / "grafted")
     LLM(str(tmp_path / "grafted"), speculative_config={"method": "mtp"}, max_model_len=64).close()
+    assert run(settings(tmp_path, target=str(packed), init_from=str(last), out=str(tmp_path / "more"))) == 0
     for plan in (True, False):
         with pytest.raises(ConfigError, match=r"is quantised: set export\.form: head"):
             run(settings(tmp_path, target=str(packed), export={"form": "model"}), plan=plan)

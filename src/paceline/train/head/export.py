@@ -24,9 +24,11 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
 def export_head(head: MTPHead, target: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Write the head alone, with the target's config.json: BASE of `paceline graft-mtp`."""
+    """Write the head alone, with the target's config.json: BASE of `paceline graft-mtp`, or `init_from`."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", _with_head(read_config(target)))
+    config = _with_head(read_config(target))
+    config.pop("quantization_config", None)  # of the target's weights, of which none is here
+    write_json(folder / "config.json", config)
     save_weights(folder / SINGLE_FILE, named_tensors(head, MTP_PREFIX, dtype))
 
 
