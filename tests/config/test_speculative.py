@@ -31,6 +31,19 @@ def test_lookup_lengths_complete_each_other(given, low, high):
 
 
 @pytest.mark.parametrize(
+    ("values", "looks_back"),
+    [
+        ({"method": "mtp"}, True),
+        ({"method": "dflash", "model": "x", "prompt_lookup": True}, True),
+        ({"method": "dflash", "model": "x", "prompt_lookup": False}, False),
+        ({"method": "ngram"}, False),
+    ],
+)
+def test_drafters_look_back_unless_told_otherwise(values, looks_back):
+    assert parse(**values).looks_back is looks_back
+
+
+@pytest.mark.parametrize(
     ("values", "key", "part"),
     [
         ({}, "method", "needs the key"),
@@ -40,6 +53,7 @@ def test_lookup_lengths_complete_each_other(given, low, high):
         ({"method": "dflash", "model": ""}, "model", "needs the key 'model'"),
         ({"method": "ngram", "model": "x"}, "model", "takes no 'model'"),
         ({"method": "ngram", "draft_sample_method": "greedy"}, "draft_sample_method", "takes no"),
+        ({"method": "ngram", "prompt_lookup": True}, "prompt_lookup", "takes no"),
         ({"method": "mtp", "prompt_lookup_max": 3}, "prompt_lookup_max", "only ngram"),
         ({"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 3}, "prompt_lookup_min", "at most"),
         ({"method": "ngram", "prompt_lookup_min": 0}, "prompt_lookup_min", "equal to 1"),

@@ -17,10 +17,11 @@ PARAMS = [
     SamplingParams(temperature=0, max_tokens=24, ignore_eos=True),
     SamplingParams(temperature=0.9, top_k=20, max_tokens=24, ignore_eos=True),
     SamplingParams(temperature=0.9, repetition_penalty=1.3, max_tokens=24, min_tokens=24),
+    SamplingParams(temperature=0.3, max_tokens=24, ignore_eos=True, allowed_token_ids=[7, 8]),
 ]
 
 
-@pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled", "penalised"])
+@pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled", "penalised", "repeating"])
 @pytest.mark.parametrize("method", ["plain", "mtp", "dflash"])
 def test_bucketed_engine_writes_the_packed_engines_text(
     tmp_path: Path, method: str, params: SamplingParams, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Who drafts, and how far ahead. The keys are vLLM's."""
+"""Who drafts, and how far ahead. The keys are vLLM's, but for `prompt_lookup`."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ class SpeculativeConfig(StrictModel):
         "coupled: with the target's own noise; absent: coupled, which measured better.",
     )
 
+    prompt_lookup: bool | None = Field(
+        None,
+        description="dflash and mtp: where the text once ended as now and went on with the first draft, the "
+        "others give way to what followed there; absent: yes, which measured better.",
+    )
+
     @field_validator("method", mode="before")
     @classmethod
     def _older_name(cls, value: Any) -> Any:
@@ -78,6 +84,7 @@ class SpeculativeConfig(StrictModel):
         if self.method == "ngram":
             self._refuse("model", "it looks up the text so far and has no model")
             self._refuse("draft_sample_method", "it draws nothing")
+            self._refuse("prompt_lookup", "it does nothing else")
         else:
             self._refuse("prompt_lookup_min", "only ngram looks up text")
             self._refuse("prompt_lookup_max", "only ngram looks up text")
@@ -92,6 +99,11 @@ class SpeculativeConfig(StrictModel):
     def _refuse(self, key: str, why: str) -> None:
         if getattr(self, key) is not None:
             raise ConfigError(f"method {self.method!r} takes no {key!r}: {why}", key=key)
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether a drafter's guesses give way to the text's own past, resolved."""
+        return self.method != "ngram" and self.prompt_lookup is not False
 
     def draft_tokens(self, block_size: int | None = None) -> int:
         """Drafts a verification, resolved. `block_size` is the drafter's own (dflash only).

@@ -14,6 +14,7 @@ from paceline.cache.slots import SlotPool
 from paceline.cache.swap import HostSwap
 from paceline.cache.tensors import CacheTensors
 from paceline.config.engine import EngineConfig
+from paceline.config.speculative import SpeculativeConfig
 from paceline.engine.batch import BatchBuilder
 from paceline.engine.buckets import BucketCache
 from paceline.engine.core import Engine
@@ -254,6 +255,14 @@ def _proposer(resolved: Resolved, target: TargetModel, tensors: CacheTensors) ->
     speculative = resolved.config.speculative
     if speculative is None:
         return None
+    proposer = _drafting(resolved, speculative, target, tensors)
+    proposer.looks_back = speculative.looks_back
+    return proposer
+
+
+def _drafting(
+    resolved: Resolved, speculative: SpeculativeConfig, target: TargetModel, tensors: CacheTensors
+) -> Proposer:
     n, device, deterministic = resolved.num_drafts, resolved.device, resolved.deterministic
     if speculative.method == "ngram":
         assert speculative.prompt_lookup_min and speculative.prompt_lookup_max

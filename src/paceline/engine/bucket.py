@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from paceline.engine.layout import WindowLayout
-from paceline.engine.step import StepParts, Verified, chooser, verify_windows
+from paceline.engine.step import StepParts, Verified, chooser, draft, verify_windows
 from paceline.speculate.base import DraftRequest
+from paceline.speculate.recall import NOTHING
 
 if TYPE_CHECKING:
     from paceline.engine.plan import Window
@@ -58,22 +59,32 @@ class DecodeBucket:
             device=device,
         )
         self.anchors = torch.zeros(size.num_seqs, dtype=torch.int64, device=device)
+        self.recalled: torch.Tensor | None = None
+        if parts.proposer and parts.proposer.looks_back and size.max_rows > 1:
+            self.recalled = torch.full((size.num_seqs, size.max_rows - 1), NOTHING, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._result: Verified | None = None
 
     def load(self, windows: ListLike[Window]) -> None:
         """Bring the windows' numbers to the device, without waiting for it."""
         self.layout.load(windows)
-        host = torch.zeros(self.size.num_seqs, dtype=torch.int64, pin_memory=self.anchors.is_cuda)
-        host[: len(windows)] = torch.tensor([w.sequence.anchor for w in windows])
-        self.anchors.copy_(host, non_blocking=True)
+        self._upload(self.anchors, [w.sequence.anchor for w in windows], 0)
+        if self.recalled is not None:
+            width = self.recalled.shape[1]
+            self._upload(self.recalled, [w.sequence.recall(width) for w in windows], NOTHING)
+
+    def _upload(self, held: torch.Tensor, rows: list[Any], padding: int) -> None:
+        """Rows of the windows into a tensor that the step reads; the rest is padding."""
+        host = torch.full(held.shape, padding, dtype=torch.int64, pin_memory=held.is_cuda)
+        host[: len(rows)] = torch.tensor(rows)
+        held.copy_(host, non_blocking=True)
 
     def step(self) -> Verified:
         """Run the loaded step eagerly."""
         batch = self.layout.batch()
         drafts = self.anchors.new_zeros(self.size.num_seqs, self.size.max_rows - 1)
         if self.parts.proposer and self.size.max_rows > 1:
-            drafts = self.parts.proposer.propose(self._request()).tokens
+            drafts = draft(self.parts.proposer, self._request()).tokens
         return verify_windows(self.parts, batch, self.anchors, drafts)
 
     def run(self) -> Verified:
@@ -109,4 +120,5 @@ class DecodeBucket:
             histories=None,
             choose=chooser(self.parts.sampler, layout.slots, layout.lengths, self.draft_method),
             max_context=self.size.max_context,
+            recalled=self.recalled,
         )

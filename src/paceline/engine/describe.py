@@ -39,6 +39,7 @@ def describe(parts: Assembled) -> dict[str, Any]:
         "speculation": {
             "method": speculative.method if speculative else None,
             "num_speculative_tokens": resolved.num_drafts,
+            "prompt_lookup": speculative.looks_back if speculative else False,
         },
         "batch": {
             "max_num_seqs": config.max_num_seqs,

@@ -19,7 +19,15 @@ from paceline.engine.grammar import allowed_ids
 from paceline.engine.logprobs import token_logprobs
 from paceline.engine.plan import PrefillChunk, Window
 from paceline.engine.results import TokenLogprobs
-from paceline.engine.step import StepParts, Verified, chooser, fetch_accepted, marked_wait, verify_windows
+from paceline.engine.step import (
+    StepParts,
+    Verified,
+    chooser,
+    draft,
+    fetch_accepted,
+    marked_wait,
+    verify_windows,
+)
 from paceline.speculate.base import DraftRequest, Drafts, ObservedRows
 from paceline.speculate.sampler import SampleRows
 
@@ -181,7 +189,8 @@ class Runner:
         chosen = [windows[i].sequence for i in able]
         layout = self.batches.build_drafts(chosen, max(proposer.num_speculative_tokens, proposer.draft_span))
         limits = [windows[i].max_drafts for i in able]
-        uneven = min(limits) < proposer.num_speculative_tokens
+        n = proposer.num_speculative_tokens
+        uneven = min(limits) < n
         request = DraftRequest(
             anchors=anchors if len(able) == len(windows) else self._upload([s.anchor for s in chosen]),
             lengths=layout.lengths,
@@ -192,9 +201,10 @@ class Runner:
             histories=[[*s.prompt_ids, *s.output_ids] for s in chosen] if proposer.needs_history else None,
             choose=chooser(sampler, layout.slots, layout.lengths, self.draft_method),
             max_context=layout.max_context,
+            recalled=self._upload([s.recall(n) for s in chosen]) if proposer.looks_back else None,
             best_of=sampler.vocab if self.draft_method == "greedy" or sampler.plan.bare else None,
         )
-        drafts = proposer.propose(request)
+        drafts = draft(proposer, request)
         return (
             drafts if len(able) == len(windows) else _spread(drafts, self._upload(able), able, len(windows))
         )

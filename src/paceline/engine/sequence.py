@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from paceline.cache.base import NULL_SLOT
+from paceline.speculate.recall import REACH, Endings, recalled_row
 
 if TYPE_CHECKING:
     from paceline.config.sampling import SamplingParams
@@ -67,6 +68,9 @@ class Sequence:
     max_new_tokens: int = 0
     """Output tokens at most: the request's limit or what the model length leaves; set by the scheduler."""
 
+    endings: Endings | None = None
+    """Index of the text by its endings, made when `recall` is asked first."""
+
     @property
     def computed(self) -> int:
         """Prompt tokens whose KV and state exist."""
@@ -97,6 +101,16 @@ class Sequence:
         """Ids of prompt and output at positions start..end-1."""
         split = len(self.prompt_ids)
         return self.prompt_ids[start:end] + self.output_ids[max(start - split, 0) : max(end - split, 0)]
+
+    def recall(self, width: int) -> list[int]:
+        """What stood behind the last earlier place that ends as the text does now: `width` ids, see
+        `speculate.recall`."""
+        if self.endings is None:
+            self.endings = Endings()
+            self.endings.extend(self.prompt_ids[-REACH:])
+        known = len(self.endings) - min(len(self.prompt_ids), REACH)
+        self.endings.extend(self.output_ids[known:])
+        return recalled_row(self.endings, width)
 
     def commit_prompt(self, count: int, first_token: int | None = None) -> None:
         """Take in `count` prompt tokens that a prefill chunk has run.

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from paceline.speculate.base import ChooseTokens, ObservedRows, Proposer
+from paceline.speculate.base import ChooseTokens, DraftRequest, Drafts, ObservedRows, Proposer
+from paceline.speculate.recall import give_way
 from paceline.speculate.sampler import SampleRows
 from paceline.speculate.verify import Accepted, HostAccepted, accept
 
@@ -59,6 +60,14 @@ def chooser(
         return sampler.draft(logits, slots, lengths, first, drafted, method)
 
     return choose
+
+
+def draft(proposer: Proposer, request: DraftRequest) -> Drafts:
+    """The proposer's drafts, after they have given way to what the text held before."""
+    drafts = proposer.propose(request)
+    if request.recalled is None:
+        return drafts
+    return Drafts(give_way(drafts.tokens, request.recalled), drafts.counts)
 
 
 def window_ids(anchors: torch.Tensor, drafts: torch.Tensor, batch: FlatBatch) -> torch.Tensor:

@@ -52,6 +52,9 @@ class DraftRequest:
     choose: ChooseTokens
     max_context: int
     """Static upper bound on any position that is written or read, plus one."""
+    recalled: torch.Tensor | None = None
+    """[S, n] what the text held behind the last earlier place that ends as it does now (`recall.give_way`);
+    only if `looks_back`, and for whoever called `propose`: a proposer need not look."""
     best_of: int | None = None
     """Where `choose` takes the best of each row's raw logits: how many ids count, so that a proposer may do
     the same by itself. None: only `choose` knows."""
@@ -92,6 +95,8 @@ class Proposer(ABC):
     """Target layers whose outputs `observe` wants."""
     needs_history = False
     """Whether `propose` reads token ids on the host."""
+    looks_back = False
+    """Whether its drafts give way to the text's own past where both begin alike (`recall`)."""
     lookahead = 0
     """Positions beyond the window that `observe` writes."""
     draft_span = 0

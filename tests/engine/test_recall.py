@@ -1,0 +1,75 @@
+"""Drafts that give way to the text's own past: the sequences' index, and the whole engine with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.config.sampling import SamplingParams
+from paceline.engine.results import RequestOutput
+from paceline.speculate.base import DraftRequest, Drafts
+from paceline.speculate.recall import NOTHING
+from tests import tiny
+from tests.engine.harness import (
+    NUM_DRAFTS,
+    ScriptedProposer,
+    assemble_tiny,
+    oracle_answers,
+    random_prompts,
+    run,
+)
+from tests.engine.sequences import make
+
+FEW_WORDS = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, allowed_token_ids=[7, 8, 9])
+"""Of three tokens a text soon ends as it did before."""
+
+
+class OneRight(ScriptedProposer):
+    """Its first draft is right, the others never are."""
+
+    def propose(self, request: DraftRequest) -> Drafts:
+        assert request.histories is not None
+        rows = []
+        for history, limit in zip(request.histories, request.limits, strict=True):
+            right = self.answers(history)[:limit]
+            wrong = [(token + 1) % self.vocab for token in right[1:]]
+            rows.append((right[:1] + wrong + [0] * NUM_DRAFTS)[:NUM_DRAFTS])
+        return Drafts(torch.tensor(rows, dtype=torch.int64), list(request.limits))
+
+
+def test_a_sequence_recalls_its_prompt_and_what_it_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    sequence = make(6)  # 0 1 2 3 4 5
+    sequence.commit_prompt(6, first_token=2)
+    assert sequence.recall(3) == [NOTHING] * 3
+    sequence.commit([3])
+    assert sequence.recall(3) == [4, 5, 2]
+    sequence.commit([9, 2, 3])
+    assert sequence.recall(3) == [9, 2, 3]
+    monkeypatch.setattr("paceline.engine.sequence.REACH", 2)
+    short = make(6)  # of which 4 5 are indexed
+    short.commit_prompt(6, first_token=1)
+    short.commit([2])
+    assert short.recall(2) == [NOTHING] * 2
+    short.commit([4, 5])
+    assert short.recall(2) == [1, 2]
+
+
+def answer(folder: Path, looks_back: bool) -> list[RequestOutput]:
+    """Five prompts of different lengths, in places for three; the text must be the plain one."""
+    prompts = random_prompts(5)
+    plain = run(assemble_tiny(folder), prompts, FEW_WORDS)
+    proposer = OneRight(oracle_answers(prompts, plain))
+    proposer.looks_back = looks_back
+    found = run(assemble_tiny(folder, proposer=proposer, max_num_seqs=3), prompts, FEW_WORDS)
+    assert [o.token_ids for o in found] == [o.token_ids for o in plain]
+    return found
+
+
+def test_repetitions_are_accepted_and_the_text_stays(tmp_path: Path) -> None:
+    folder = tiny.make_target(tmp_path / "target", "three", dtype=torch.float32)
+    alone, looking = answer(folder, False), answer(folder, True)
+    assert all(sum(o.stats.accepted_per_position[1:]) == 0 for o in alone)
+    assert sum(sum(o.stats.accepted_per_position[1:]) for o in looking) > 10
+    assert sum(o.stats.target_passes for o in looking) < sum(o.stats.target_passes for o in alone)
