@@ -40,6 +40,7 @@ METHODS: dict[str, dict[str, dict[str, Any] | None]] = {
         "ngram": {"method": "ngram"},
         **{f"mtp, n = {n}": MTP | {"num_speculative_tokens": n} for n in (2, 3)},
         **{f"dflash, n = {n}": DFLASH | {"num_speculative_tokens": n} for n in (2, 3, 4, 5, 7)},
+        "dflash, n = 7, no look-up": DFLASH | {"num_speculative_tokens": 7, "prompt_lookup": False},
         "dflash sliding, n = 4": SLIDING | {"num_speculative_tokens": 4},
     },
     "sampling": {

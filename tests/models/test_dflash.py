@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from paceline.kernels.linear import make_linear
 from paceline.models.base import TargetModel
 from paceline.models.dflash import DFlashDrafter
+from paceline.models.dflash_block import BlockRequest
 from paceline.models.registry import load_drafter, load_target
 from tests import tiny
 from tests.models.harness import BLOCK, new_kv, tables
@@ -74,17 +75,21 @@ class Drafting:
         wanted: int | None = None,
     ) -> torch.Tensor:
         return self.drafter.draft(
-            torch.tensor(anchors), torch.tensor(starts), self.tables, n, self.kv, self.target,
-            max_context=max(starts) + n + 1, counts=None if counts is None else torch.tensor(counts),
-            wanted=wanted,
-        )  # fmt: skip
+            self._request(anchors, starts, n, counts, wanted or n), self.kv, self.target
+        )
 
     def best_drafts(
         self, anchors: list[int], starts: list[int], counts: list[int], wanted: int, ids: int
     ) -> torch.Tensor:
-        return self.drafter.best_drafts(
-            torch.tensor(anchors), torch.tensor(starts), self.tables, 7, self.kv, self.target,
-            max(starts) + 8, torch.tensor(counts), wanted, ids,
+        request = self._request(anchors, starts, 7, counts, wanted)
+        return self.drafter.best_drafts(request, self.kv, self.target, ids)
+
+    def _request(
+        self, anchors: list[int], starts: list[int], n: int, counts: list[int] | None, wanted: int
+    ) -> BlockRequest:
+        return BlockRequest(
+            torch.tensor(anchors), torch.tensor(starts), self.tables, n, wanted, max(starts) + n + 1,
+            None if counts is None else torch.tensor(counts),
         )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import torch
 
 from paceline.layers.batch import FlatBatch, cache_rows
 from paceline.models.base import TargetCache, TargetModel
+from paceline.models.dflash_block import BlockRequest
 from paceline.models.registry import load_drafter, load_mtp, load_target
 from tests import tiny
 from tests.models.harness import BLOCK, Runner, moved, new_kv, tables
@@ -174,7 +175,8 @@ def test_one_graph_for_every_block_of_the_drafter(model: TargetModel, drafter_fo
 
     def run() -> torch.Tensor:
         drafter.append_context(features, context, where, kv)
-        return drafter.draft(anchors, starts, block_tables, 7, kv, model, LENGTH, counts)
+        request = BlockRequest(anchors, starts, block_tables, 7, 7, LENGTH, counts)
+        return drafter.draft(request, kv, model)
 
     run()
     with no_synchronisation():

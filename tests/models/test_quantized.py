@@ -10,6 +10,7 @@ import torch
 
 from paceline.errors import ConfigError
 from paceline.kernels.nvfp4 import packed_product
+from paceline.models.dflash_block import BlockRequest
 from paceline.models.registry import (
     load_drafter,
     load_mtp,
@@ -168,9 +169,8 @@ def test_a_quantised_drafter(source, tmp_path):
         ]
         features = torch.randn(3, 3 * 64, generator=torch.Generator().manual_seed(0)).to(BF16)
         loaded.append_context(features, torch.arange(3), 16 + torch.arange(3), kv)
-        drafts.append(
-            loaded.draft(torch.tensor([5]), torch.tensor([3]), torch.tensor([[1]]), 4, kv, target, 16)
-        )
+        block = BlockRequest(torch.tensor([5]), torch.tensor([3]), torch.tensor([[1]]), 4, 4, 16)
+        drafts.append(loaded.draft(block, kv, target))
     assert torch.equal(drafts[0], drafts[1]) and torch.equal(drafts[0], drafts[2])
 
 

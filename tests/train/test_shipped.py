@@ -39,9 +39,11 @@ def test_it_is_small() -> None:
     assert sum(sizes) <= 80e6 and max(sizes) <= 45e6
 
 
-@pytest.mark.parametrize(
-    "run", ["target", "target4", "target5", "target6", "mtp", "drafter", "drafter-sliding"]
-)
+RUNS = ("target", "target4", "target5", "target6", "target7", "target8", "mtp", "drafter", "drafter-sliding",
+        "drafter-last", "drafter-sliding-last")  # fmt: skip
+
+
+@pytest.mark.parametrize("run", RUNS)
 def test_a_log_shows_that_something_was_learnt(run: str) -> None:
     folder = DEMO / "logs" / run
     record = json.loads((folder / "run.json").read_text())

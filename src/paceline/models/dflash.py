@@ -23,7 +23,7 @@ from paceline.layers.attention import PlainAttention
 from paceline.layers.mlp import Mlp
 from paceline.layers.rotary import RotaryTables, rotary_tables
 from paceline.models.checkpoint import Checkpoint
-from paceline.models.dflash_block import block_rows
+from paceline.models.dflash_block import BlockRequest, block_rows
 from paceline.models.dflash_config import attention_shape
 from paceline.models.parts import load_linear, load_mlp, load_plain_attention
 from paceline.models.quantized import check_scales
@@ -91,40 +91,24 @@ class DFlashDrafter:
             k, v = pair.split(size, dim=1)
             layer.attention.heads.store(k, v, positions, slot_mapping, layer_kv)
 
-    def draft(
-        self,
-        anchors: torch.Tensor,
-        starts: torch.Tensor,
-        block_tables: torch.Tensor,
-        n: int,
-        kv: list[KVPair],
-        target: TargetModel,
-        max_context: int,
-        counts: torch.Tensor | None = None,
-        wanted: int | None = None,
-    ) -> torch.Tensor:
-        """One block a sequence: anchor tokens `anchors` [S] at positions `starts` [S] and `n` masks after
-        each, of which the first `wanted` (default: all) are asked for.
+    def draft(self, request: BlockRequest, kv: list[KVPair], target: TargetModel) -> torch.Tensor:
+        """One block a sequence.
 
         The context of a sequence is what is stored before its start; the block's own keys and values are
-        written at starts..starts+n as scratch, to be overwritten before they could become context. `counts`
-        [S] shortens the blocks of single sequences (rows of the block, anchor included; 0: a padding
-        sequence); the rows beyond are padding, so a short block's drafts do not depend on the longer ones
-        beside it.
+        written at starts..starts+n as scratch, to be overwritten before they could become context.
 
         Returns [S, wanted, H]: rows 1..wanted after the final norm, for the target's `logits`; row j predicts
         the token at position start + j.
         """
-        assert 1 <= n <= self.spec.max_speculative_tokens, f"{n} drafts of a block of {self.spec.block_size}"
-        limit, wanted = min(max_context, self.spec.max_position), wanted or n
         if self.native:
-            table, rows = target.embedding, n + 1
-            blocks = Blocks(anchors, starts, block_tables, counts, rows, wanted, limit, table, kv)
-            return self.native.block(blocks)
-        block = block_rows(starts, block_tables, n, counts, kv[0][0].shape[1], limit)
+            return self.native.block(self._blocks(request, kv, target))
+        n = self._checked(request).n
+        block = block_rows(
+            request.starts, request.block_tables, n, request.counts, kv[0][0].shape[1], self._limit(request)
+        )
         seen = {kind: block.seen_by(*kind) for kind in self._kinds}
-        ids = anchors.new_full((anchors.shape[0], n + 1), self.spec.mask_token_id)
-        ids[:, 0] = anchors
+        ids = request.anchors.new_full((request.anchors.shape[0], n + 1), self.spec.mask_token_id)
+        ids[:, 0] = request.anchors
         eps = self.spec.rms_eps
         stream = target.embed(ids.flatten())
         normed = rms_norm(stream, self._layers[0].input_norm, eps, False)
@@ -132,30 +116,34 @@ class DFlashDrafter:
             mixed = layer.attention(normed, seen[layer.window, layer.causal], layer_kv)
             normed, stream = add_rms_norm(mixed, stream, layer.post_norm, eps, False)
             normed, stream = add_rms_norm(layer.mlp(normed), stream, following, eps, False)
-        return normed.unflatten(0, (-1, n + 1))[:, 1 : wanted + 1]
+        return normed.unflatten(0, (-1, n + 1))[:, 1 : request.wanted + 1]
 
     def best_drafts(
-        self,
-        anchors: torch.Tensor,
-        starts: torch.Tensor,
-        block_tables: torch.Tensor,
-        n: int,
-        kv: list[KVPair],
-        target: TargetModel,
-        max_context: int,
-        counts: torch.Tensor | None,
-        wanted: int,
-        ids: int,
+        self, request: BlockRequest, kv: list[KVPair], target: TargetModel, ids: int
     ) -> torch.Tensor:
         """The likeliest of the first `ids` token ids for each wanted draft of `draft`: [S, wanted] int64."""
         head = native_product(target.head)
         if self.native and head:
-            limit, table = min(max_context, self.spec.max_position), target.embedding
-            blocks = Blocks(anchors, starts, block_tables, counts, n + 1, wanted, limit, table, kv)
-            return self.native.drafts(blocks, head, ids)
-        hidden = self.draft(anchors, starts, block_tables, n, kv, target, max_context, counts, wanted)
+            return self.native.drafts(self._blocks(request, kv, target), head, ids)
+        hidden = self.draft(request, kv, target)
         logits = target.logits(hidden.reshape(-1, hidden.shape[-1]))
         return greedy(logits[:, :ids]).view(hidden.shape[:2])
+
+    def _blocks(self, request: BlockRequest, kv: list[KVPair], target: TargetModel) -> Blocks:
+        """The request as the native calls take it."""
+        r, limit = self._checked(request), self._limit(request)
+        return Blocks(
+            r.anchors, r.starts, r.block_tables, r.counts, r.n + 1, r.wanted, limit, target.embedding, kv
+        )
+
+    def _checked(self, request: BlockRequest) -> BlockRequest:
+        n, spec = request.n, self.spec
+        assert 1 <= n <= spec.max_speculative_tokens, f"{n} drafts of a block of {spec.block_size}"
+        assert 1 <= request.wanted <= n, f"{request.wanted} of {n} drafts wanted"
+        return request
+
+    def _limit(self, request: BlockRequest) -> int:
+        return min(request.max_context, self.spec.max_position)
 
     def _parts(self) -> DrafterParts:
         spec, heads = self.spec, self._layers[0].attention.heads

@@ -11,6 +11,24 @@ from paceline.layers.batch import PagedRows, cache_rows
 
 
 @dataclass(frozen=True, slots=True)
+class BlockRequest:
+    """S blocks to be drafted: anchor [S] at position start [S] and `n` masks behind it, of which the first
+    `wanted` are asked for."""
+
+    anchors: torch.Tensor
+    starts: torch.Tensor
+    block_tables: torch.Tensor
+    """[S, B] block ids."""
+    n: int
+    wanted: int
+    max_context: int
+    """Static upper bound on any position that is read or written, plus one."""
+    counts: torch.Tensor | None = None
+    """[S] rows of single blocks, anchor included, where some are shorter (0: a padding sequence). The rows
+    beyond are padding, so a short block's drafts do not depend on the longer ones beside it."""
+
+
+@dataclass(frozen=True, slots=True)
 class BlockRows:
     """The S * (n + 1) rows of a drafting pass, row by row of each sequence; index tensors are int64."""
 

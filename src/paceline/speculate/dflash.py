@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from paceline.models.dflash_block import BlockRequest
 from paceline.speculate.base import DraftRequest, Drafts, ObservedRows, Proposer
 
 if TYPE_CHECKING:
@@ -43,12 +44,19 @@ class DFlashProposer(Proposer):
         A block shorter than the one that the drafter was trained on guesses worse, even its first tokens
         (docs/guides/speculation.md), and masks cost little.
         """
-        n, block = self.num_speculative_tokens, self.draft_span
-        counts = None if request.rows is None else torch.where(request.rows > 0, block, 0)
-        where = request.anchors, request.lengths, request.block_tables, block - 1, self.kv, self.target
+        n, span = self.num_speculative_tokens, self.draft_span
+        block = BlockRequest(
+            anchors=request.anchors,
+            starts=request.lengths,
+            block_tables=request.block_tables,
+            n=span - 1,
+            wanted=n,
+            max_context=request.max_context,
+            counts=None if request.rows is None else torch.where(request.rows > 0, span, 0),
+        )
         if request.best_of:
-            tokens = self.drafter.best_drafts(*where, request.max_context, counts, n, request.best_of)
+            tokens = self.drafter.best_drafts(block, self.kv, self.target, request.best_of)
             return Drafts(tokens, list(request.limits))
-        hidden = self.drafter.draft(*where, request.max_context, counts, n)  # [S, n, H]
+        hidden = self.drafter.draft(block, self.kv, self.target)  # [S, n, H]
         logits = self.target.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:2], -1)
         return Drafts(request.choose(logits, 0, request.anchors[:, None][:, :0]), list(request.limits))
