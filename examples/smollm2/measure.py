@@ -3,9 +3,10 @@
     python examples/smollm2/measure.py MODEL --drafter FOLDER --out figures.json
 
 The same prompts are answered plainly, with n-gram look-up and with the drafter, one at a time, by the engine
-that serves. The texts must be the same, and they must be worth predicting: a model that loops is easy to
-guess. So the share of tokens inside a repeated 12-gram and the median length stand beside acceptance, and
-`without loops` has the acceptance length of the answers alone that do not loop, and how many those are.
+that serves (`dflash alone`: without `prompt_lookup`). The texts must be the same, and they must be worth
+predicting: a model that loops is easy to guess. So the share of tokens inside a repeated 12-gram and the
+median length stand beside acceptance, and `without loops` has the acceptance length of the answers alone that
+do not loop, and how many those are.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ def measure(options: argparse.Namespace, prompts: list[Prompt]) -> Iterator[Figu
     """Every temperature and method; the plain run comes first and is what the others are held against."""
     methods: dict[str, dict[str, Any] | None] = {"plain": None, "ngram": {"method": "ngram"}}
     if options.drafter:
-        methods["dflash"] = {"method": "dflash", "model": str(options.drafter)}
+        drafter = {"method": "dflash", "model": str(options.drafter)}
+        methods |= {"dflash": drafter, "dflash alone": drafter | {"prompt_lookup": False}}
     for temperature in options.temperatures:
         plain: list[RequestOutput] = []
         for method, speculative in methods.items():

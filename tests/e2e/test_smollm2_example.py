@@ -82,7 +82,7 @@ def test_measure(
     ]  # fmt: skip
     assert measure.main(arguments) == 0
     figures = json.loads(out.read_text())["figures"]
-    assert len(figures) == 2 * 3 * (5 + 2)
+    assert len(figures) == 2 * 4 * (5 + 2)
     assert all(row["identical"] == 1.0 for row in figures)
     by = {(row["temperature"], row["method"], row["category"]): row for row in figures}
     plain, dflash = by[0.0, "plain", "all"], by[0.0, "dflash", "all"]
