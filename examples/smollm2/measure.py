@@ -152,7 +152,8 @@ def _by_category(
 def _figures(
     temperature: float, method: str, category: str, outputs: list[RequestOutput], plain: list[RequestOutput]
 ) -> Figures:
-    stats, ratios = _merged(outputs), _merged(outputs).to_json(0)
+    stats = _merged(outputs)
+    ratios = stats.to_json(0)
     kept = [output for output in outputs if repeated_share(output.token_ids) <= LOOPED]
     lengths = [len(output.token_ids) for output in outputs]
     loops = [repeated_share(output.token_ids) * len(output.token_ids) for output in outputs]

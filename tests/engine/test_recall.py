@@ -9,6 +9,7 @@ import torch
 
 from paceline.config.sampling import SamplingParams
 from paceline.engine.results import RequestOutput
+from paceline.engine.sequence import Sequence
 from paceline.speculate.base import DraftRequest, Drafts
 from paceline.speculate.recall import NOTHING
 from tests import tiny
@@ -65,6 +66,18 @@ def answer(folder: Path, looks_back: bool) -> list[RequestOutput]:
     found = run(assemble_tiny(folder, proposer=proposer, max_num_seqs=3), prompts, FEW_WORDS)
     assert [o.token_ids for o in found] == [o.token_ids for o in plain]
     return found
+
+
+def test_the_index_goes_with_the_request(tmp_path: Path) -> None:
+    folder = tiny.make_target(tmp_path / "target", "three", dtype=torch.float32)
+    parts = assemble_tiny(folder, speculative={"method": "mtp"}, max_num_seqs=1)
+    indexed: list[Sequence] = []
+
+    def between() -> None:
+        indexed.extend(s for s in parts.engine.scheduler.running if s.endings and s not in indexed)
+
+    run(parts, random_prompts(2), FEW_WORDS, between)
+    assert len(indexed) == 2 and all(s.endings is None for s in indexed)
 
 
 def test_repetitions_are_accepted_and_the_text_stays(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class DecodeBucket:
         batch = self.layout.batch()
         drafts = self.anchors.new_zeros(self.size.num_seqs, self.size.max_rows - 1)
         if self.parts.proposer and self.size.max_rows > 1:
-            drafts = draft(self.parts.proposer, self._request()).tokens
+            drafts = draft(self.parts.proposer, self._request(), self.recalled).tokens
         return verify_windows(self.parts, batch, self.anchors, drafts)
 
     def run(self) -> Verified:
@@ -120,5 +120,4 @@ class DecodeBucket:
             histories=None,
             choose=chooser(self.parts.sampler, layout.slots, layout.lengths, self.draft_method),
             max_context=self.size.max_context,
-            recalled=self.recalled,
         )

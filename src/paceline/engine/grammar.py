@@ -134,8 +134,8 @@ class GrammarState:
 
 
 def _has(mask: torch.Tensor, token: int) -> bool:
-    """Whether a row's mask allows a token."""
-    return bool(int(mask[token >> 5]) >> (token & 31) & 1)
+    """Whether a row's mask allows a token; an id beyond it is none of the tokenizer's (a draft may be)."""
+    return token >> 5 < len(mask) and bool(int(mask[token >> 5]) >> (token & 31) & 1)
 
 
 def allowed_ids(

@@ -29,6 +29,7 @@ from paceline.engine.step import (
     verify_windows,
 )
 from paceline.speculate.base import DraftRequest, Drafts, ObservedRows
+from paceline.speculate.recall import NOTHING
 from paceline.speculate.sampler import SampleRows
 
 if TYPE_CHECKING:
@@ -201,13 +202,17 @@ class Runner:
             histories=[[*s.prompt_ids, *s.output_ids] for s in chosen] if proposer.needs_history else None,
             choose=chooser(sampler, layout.slots, layout.lengths, self.draft_method),
             max_context=layout.max_context,
-            recalled=self._upload([s.recall(n) for s in chosen]) if proposer.looks_back else None,
             best_of=sampler.vocab if self.draft_method == "greedy" or sampler.plan.bare else None,
         )
-        drafts = draft(proposer, request)
+        drafts = draft(proposer, request, self._recalled(chosen, n) if proposer.looks_back else None)
         return (
             drafts if len(able) == len(windows) else _spread(drafts, self._upload(able), able, len(windows))
         )
+
+    def _recalled(self, chosen: ListLike[Sequence], width: int) -> torch.Tensor | None:
+        """What the texts held before, [S, width]; None where none of them ended like this before."""
+        rows = [sequence.recall(width) for sequence in chosen]
+        return self._upload(rows) if any(row[0] != NOTHING for row in rows) else None
 
     def _logprobs(
         self, sequence: Sequence, logits: torch.Tensor, tokens: list[int]

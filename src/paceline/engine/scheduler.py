@@ -157,6 +157,7 @@ class Scheduler:
         elif sequence.status is SequenceStatus.WAITING and sequence in self.waiting:
             self.waiting.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
+        sequence.endings = None  # tables of rows that are not used again hold on to the sequence
 
     def check(self) -> None:
         """Assert that nothing leaked and nothing is owned twice, given that only sequences own blocks."""

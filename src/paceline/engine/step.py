@@ -62,12 +62,12 @@ def chooser(
     return choose
 
 
-def draft(proposer: Proposer, request: DraftRequest) -> Drafts:
-    """The proposer's drafts, after they have given way to what the text held before."""
+def draft(proposer: Proposer, request: DraftRequest, recalled: torch.Tensor | None) -> Drafts:
+    """The proposer's drafts, after they have given way to `recalled` [S, n] (`Sequence.recall`)."""
     drafts = proposer.propose(request)
-    if request.recalled is None:
+    if recalled is None:
         return drafts
-    return Drafts(give_way(drafts.tokens, request.recalled), drafts.counts)
+    return Drafts(give_way(drafts.tokens, recalled), drafts.counts)
 
 
 def window_ids(anchors: torch.Tensor, drafts: torch.Tensor, batch: FlatBatch) -> torch.Tensor:

@@ -10,6 +10,8 @@ engine's cache under the target's block ids. What stays true:
   rows too (so that nothing waits for the host); they lie at or beyond the committed length and are
   overwritten by the next window before anything may look at them.
 - `propose` may write scratch at positions >= the committed length, never before it.
+- What is verified need not be what it proposed: a proposer that `looks_back` is overruled by the text's own
+  past (`recall.give_way`).
 - Nothing that a proposer does can change the text: a wrong guess costs time.
 """
 
@@ -52,9 +54,6 @@ class DraftRequest:
     choose: ChooseTokens
     max_context: int
     """Static upper bound on any position that is written or read, plus one."""
-    recalled: torch.Tensor | None = None
-    """[S, n] what the text held behind the last earlier place that ends as it does now (`recall.give_way`);
-    only if `looks_back`, and for whoever called `propose`: a proposer need not look."""
     best_of: int | None = None
     """Where `choose` takes the best of each row's raw logits: how many ids count, so that a proposer may do
     the same by itself. None: only `choose` knows."""

@@ -41,6 +41,8 @@ def test_prose_is_taken_of_the_novels(tmp_path):
     ("words", "told"),
     [
         (["--weights", "math"], "write NAME=SHARE"),
+        (["--weights", "math=nan"], "write NAME=SHARE"),
+        (["--weights", "math=1", "math=2"], "each name once"),
         (["--weights", "maths=1"], "'math'"),
         (["--novel", "absent.txt", "--weights", "prose=1"], "cannot read a novel"),
         (["--weights", "prose=1"], "no generator 'prose'"),
@@ -50,6 +52,18 @@ def test_what_cannot_be_made_is_told(tmp_path, capsys, words, told):
     out = tmp_path / "made.jsonl"
     assert generate.main([str(out), *words]) == 2
     assert told in capsys.readouterr().err and not out.exists()
+
+
+def test_what_stood_there_stays_where_nothing_can_be_made(tmp_path, capsys):
+    out = tmp_path / "made.jsonl"
+    out.write_text("before")
+    empty = tmp_path / "novel.txt"
+    empty.write_text("")
+    assert generate.main([str(out), "--weights", "prose=1", "--novel", str(empty)]) == 2
+    assert "hold no passages" in capsys.readouterr().err and out.read_text() == "before"
+    assert generate.main([str(tmp_path / "absent" / "made.jsonl"), "--count", "1"]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made.jsonl", "novel.txt"]
 
 
 def test_a_novel_that_nothing_takes_from_is_told(tmp_path, capsys):

@@ -39,6 +39,17 @@ def test_the_question_comes_last_behind_whole_turns(tmp_path):
         assert sum(len(m["content"]) for m in row["messages"]) > longer.SHORTEST
 
 
+def test_a_line_may_hold_any_character_and_a_file_blank_lines(tmp_path):
+    dialogues, out = tmp_path / "d.jsonl", tmp_path / "out.jsonl"
+    row = json.dumps(line("one\u2028two\u0085", "an answer " * 99), ensure_ascii=False)
+    dialogues.write_text(row + "\n\n" + row + "\n", encoding="utf-8")
+    assert longer.main([str(dialogues), str(dialogues), "--out", str(out)]) == 0
+    (first, _) = (json.loads(text) for text in out.read_text(encoding="utf-8").split("\n") if text)
+    assert first["messages"][0]["content"] == "one\u2028two\u0085"
+    with pytest.raises(SystemExit):
+        longer.main([str(dialogues), str(dialogues), "--out", str(out), "--count", "-1"])
+
+
 def test_an_answered_question_stays_a_dialogue_and_its_system_message_first(tmp_path):
     dialogues, questions, out = (tmp_path / name for name in ("d.jsonl", "q.jsonl", "out.jsonl"))
     dialogues.write_text(json.dumps(line("before " * 20, "an answer " * 60)) + "\n")
@@ -57,6 +68,8 @@ def test_an_answered_question_stays_a_dialogue_and_its_system_message_first(tmp_
     [
         ("", [line("q")], "d.jsonl holds no line"),
         ([{"messages": [{"role": "system", "content": "only this"}]}], [line("q")], "d.jsonl holds no line"),
+        ([line("a question alone")], [line("q")], "end with an answer"),
+        ([{"messages": [{"role": "user", "content": ["a", "list"]}]}], [line("q")], "d.jsonl, line 1"),
         ([line("q", "a")], "", "q.jsonl holds no line"),
         ("no json\n", [line("q")], "d.jsonl, line 1"),
         ([line("q", "a")], [{"prompt": "q"}], "q.jsonl, line 1"),

@@ -132,7 +132,8 @@ def make_judge(
     kind: Device = "cuda" if device.type == "cuda" else "cpu"
 
     def judge(folder: Path) -> dict[str, float]:
-        drafts: dict[str, Any] = {"method": method}
+        # Without the text's own copies: what is measured is what was trained.
+        drafts: dict[str, Any] = {"method": method, "prompt_lookup": False}
         if method == "dflash":
             drafts["model"] = str(folder)
         if num_speculative_tokens is not None:

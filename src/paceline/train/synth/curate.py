@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from paceline.errors import ConfigError
 from paceline.train.data.filters import repeated_share
 from paceline.train.data.held_out import HeldOut
 from paceline.train.data.prompts import read_prompts
@@ -98,12 +99,21 @@ def _in_turn(first: Iterable[Any], second: Iterator[Any]) -> Iterator[Any]:
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> int:
-    """Write JSON lines; returns how many."""
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            count += 1
+    """Write JSON lines, by replacement; returns how many.
+
+    Raises: ConfigError where the file cannot be written.
+    """
+    count, unfinished = 0, path.with_name(path.name + ".unfinished")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            for line in lines:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                count += 1
+        unfinished.replace(path)
+    except OSError as exc:
+        raise ConfigError(f"cannot write {path}: {exc}") from exc
+    finally:
+        unfinished.unlink(missing_ok=True)
     return count
 
 
@@ -125,9 +135,12 @@ def main(argv: list[str] | None = None) -> None:
         worthwhile(folder, part, system, refused) for folder in a.dialogues for part, system in PARTS.items()
     )
     novels = [path.read_text(encoding="utf-8") for path in a.novel]
-    print(f"{write_lines(a.out / 'dialogues.jsonl', chain.from_iterable(parts))} dialogues")
     asked = islice(questions(a.dialogues, novels, refused, a.seed), a.prompts)
-    print(f"{write_lines(a.out / 'prompts.jsonl', asked)} questions")
+    try:
+        print(f"{write_lines(a.out / 'dialogues.jsonl', chain.from_iterable(parts))} dialogues")
+        print(f"{write_lines(a.out / 'prompts.jsonl', asked)} questions")
+    except ConfigError as exc:
+        p.error(str(exc))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ a conversation, or what `paceline train data` asks.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,9 +36,12 @@ def _shares(given: list[str]) -> dict[str, float]:
     for word in given:
         name, _, share = word.partition("=")
         try:
-            shares[name] = float(share)
-        except ValueError as exc:
-            raise ConfigError(f"--weights {word}: write NAME=SHARE", key="weights") from exc
+            number = float(share)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or name in shares:
+            raise ConfigError(f"--weights {word}: write NAME=SHARE, each name once", key="weights")
+        shares[name] = number
     return shares
 
 
@@ -68,11 +72,11 @@ def main(argv: list[str] | None = None) -> int:
     if a.count < 1:
         p.error("--count: at least 1")
     try:
-        mix = _mix(a.seed, a.weights, a.novel)
+        made = write_lines(a.out, lines(_mix(a.seed, a.weights, a.novel), a.count, a.questions))
     except ConfigError as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 2
-    print(f"{a.out}: {write_lines(a.out, lines(mix, a.count, a.questions))} dialogues")
+    print(f"{a.out}: {made} dialogues")
     return 0
 
 

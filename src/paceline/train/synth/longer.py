@@ -48,16 +48,20 @@ def _plain(path: Path) -> Iterator[dict[str, Any]]:
     Raises: ConfigError for a file that cannot be read, or a line that is no conversation.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"cannot read {path}: {exc}") from exc
     for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         try:
             row: dict[str, Any] = json.loads(line)
-            size = sum(len(m["content"]) for m in row["messages"] if m["role"] != "system")
+            texts = [m["content"] for m in row["messages"] if m["role"] != "system"]
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError("content that is no text")
         except (ValueError, KeyError, TypeError) as exc:
             raise ConfigError(f"{path}, line {number}: needs `messages` of `role` and `content`") from exc
-        if not row.get("tools") and 0 < size < SHORTEST:
+        if not row.get("tools") and 0 < sum(map(len, texts)) < SHORTEST:
             yield row
 
 
@@ -76,17 +80,20 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--count", type=int, default=8_000)
     p.add_argument("--seed", type=int, default=0)
     a = p.parse_args(argv)
+    if a.count < 1:
+        p.error("--count: at least 1")
     try:
-        dialogues = list(_plain(a.dialogues))
+        dialogues = [row for row in _plain(a.dialogues) if row["messages"][-1]["role"] == "assistant"]
         single = [row for row in _plain(a.questions) if _is_single(row)]
         if not dialogues or not single:
             empty = a.questions if dialogues else a.dialogues
-            raise ConfigError(f"{empty} holds no line that could be taken: short texts, no tools")
+            wanted = "questions, answered or not" if dialogues else "dialogues that end with an answer"
+            raise ConfigError(f"{empty} holds no line that could be taken: {wanted}, short, no tools")
+        made = write_lines(a.out, islice(conversations(dialogues, iter(single), a.seed), a.count))
     except ConfigError as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 2
-    made = islice(conversations(dialogues, iter(single), a.seed), a.count)
-    print(f"{a.out}: {write_lines(a.out, made)} conversations")
+    print(f"{a.out}: {made} conversations")
     return 0
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from paceline.errors import ConfigError
 from paceline.train.synth.curate import bench, write_lines
 
 SHORTEST, LONGEST = 250, 1_400
@@ -101,7 +102,10 @@ def main(argv: list[str] | None = None) -> None:
     lines = list(islice(questions(texts, a.seed), a.count))
     if not lines:
         p.error("the texts hold no passage: paragraphs of prose, with blank lines between them")
-    print(f"{a.out}: {write_lines(a.out, lines)} questions")
+    try:
+        print(f"{a.out}: {write_lines(a.out, lines)} questions")
+    except ConfigError as exc:
+        p.error(str(exc))
 
 
 if __name__ == "__main__":

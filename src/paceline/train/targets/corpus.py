@@ -108,7 +108,7 @@ def _spoken(dialogues: Iterable[Dialogue], kind: str, repeat: int, share: float)
 def read_dialogues(source: DialogueSource) -> Iterator[Dialogue]:
     """Its lines. Raises: ConfigError that names the file, and the line where one is no dialogue."""
     try:
-        lines = Path(source.path).read_text(encoding="utf-8-sig").splitlines()
+        lines = Path(source.path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"dialogues: cannot read {source.path}: {exc}", key="dialogues") from exc
     for number, line in enumerate(lines, start=1):
