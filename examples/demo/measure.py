@@ -164,9 +164,10 @@ def _rows(
             ours, base = [mine[i] for i in chosen], [outputs[first][i] for i in chosen]
             speed, plain = tokens_per_s(ours), tokens_per_s(base)
             assert speed and plain, "answers of one token each"
+            ratios = SpeculationStats.total([output.stats for output in ours]).to_json(0)
             by[category] = {
-                "acceptance_length": _ratio(ours, "acceptance_length"),
-                "acceptance_rate": _ratio(ours, "draft_acceptance_rate"),
+                "acceptance_length": _rounded(ratios["acceptance_length"]),
+                "acceptance_rate": _rounded(ratios["draft_acceptance_rate"]),
                 "tokens_per_s": round(speed, 1),
                 f"over_{first}": round(speed / plain, 3),
                 "identical": sum(a.token_ids == b.token_ids for a, b in zip(ours, base, strict=True)),
@@ -180,12 +181,7 @@ def _rows(
         yield {"method": name, **settings, "four": means, "categories": by}
 
 
-def _ratio(outputs: list[RequestOutput], name: str) -> float | None:
-    """One of the ratios of `SpeculationStats.to_json`, over all of the outputs."""
-    stats = SpeculationStats(outputs[0].stats.method, outputs[0].stats.num_speculative_tokens)
-    for output in outputs:
-        stats.merge(output.stats)
-    ratio: float | None = stats.to_json(0)[name]
+def _rounded(ratio: float | None) -> float | None:
     return None if ratio is None else round(ratio, 3)
 
 

@@ -152,11 +152,12 @@ def _by_category(
 def _figures(
     temperature: float, method: str, category: str, outputs: list[RequestOutput], plain: list[RequestOutput]
 ) -> Figures:
-    stats = _merged(outputs)
+    stats = SpeculationStats.total([output.stats for output in outputs])
     ratios = stats.to_json(0)
-    kept = [output for output in outputs if repeated_share(output.token_ids) <= LOOPED]
+    shares = [repeated_share(output.token_ids) for output in outputs]
+    kept = [output.stats for output, share in zip(outputs, shares, strict=True) if share <= LOOPED]
     lengths = [len(output.token_ids) for output in outputs]
-    loops = [repeated_share(output.token_ids) * len(output.token_ids) for output in outputs]
+    loops = [share * length for share, length in zip(shares, lengths, strict=True)]
     pace = _pace(outputs)
     return Figures(
         temperature=temperature,
@@ -165,7 +166,7 @@ def _figures(
         acceptance_length=ratios["acceptance_length"],
         acceptance_rate=ratios["draft_acceptance_rate"],
         accepted_at=[count / max(1, stats.num_drafts) for count in stats.accepted_per_position],
-        unlooped_length=_merged(kept).to_json(0)["acceptance_length"] if kept else None,
+        unlooped_length=SpeculationStats.total(kept).to_json(0)["acceptance_length"] if kept else None,
         unlooped=len(kept),
         tokens_per_second=pace,
         speed_up=pace / _pace(plain),
@@ -173,14 +174,6 @@ def _figures(
         median_tokens=median(lengths),
         identical=mean(a.token_ids == b.token_ids for a, b in zip(outputs, plain, strict=True)),
     )
-
-
-def _merged(outputs: Sequence[RequestOutput]) -> SpeculationStats:
-    first = outputs[0].stats
-    stats = SpeculationStats(first.method, first.num_speculative_tokens)
-    for output in outputs:
-        stats.merge(output.stats)
-    return stats
 
 
 def _pace(outputs: Iterable[RequestOutput]) -> float:

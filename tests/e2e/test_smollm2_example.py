@@ -96,9 +96,7 @@ def test_measure(
     assert len(table) == 2 + len(figures) and table[0].startswith("| T | method |")
 
 
-def test_answers_that_loop_do_not_count_without_loops(
-    measure: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_that_loop_do_not_count_without_loops(measure: ModuleType) -> None:
     def answer(accepted: int, ids: list[int]) -> SimpleNamespace:
         stats = SpeculationStats("dflash", 7)
         stats.record(7, accepted, accepted + 1)

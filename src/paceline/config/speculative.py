@@ -48,7 +48,6 @@ class SpeculativeConfig(StrictModel):
         description="How dflash and mtp draw drafts at temperature > 0; greedy: their best token; "
         "coupled: with the target's own noise; absent: coupled, which measured better.",
     )
-
     prompt_lookup: bool | None = Field(
         None,
         description="dflash and mtp: where the text once ended as now and went on with the first draft, the "
@@ -102,7 +101,7 @@ class SpeculativeConfig(StrictModel):
 
     @property
     def looks_back(self) -> bool:
-        """Whether a drafter's guesses give way to the text's own past, resolved."""
+        """Whether a drafter's guesses give way to the text's own past."""
         return self.method != "ngram" and self.prompt_lookup is not False
 
     def draft_tokens(self, block_size: int | None = None) -> int:

@@ -256,7 +256,7 @@ def _proposer(resolved: Resolved, target: TargetModel, tensors: CacheTensors) ->
     if speculative is None:
         return None
     proposer = _drafting(resolved, speculative, target, tensors)
-    proposer.looks_back = speculative.looks_back and resolved.num_drafts > 1  # the first one is the judge
+    proposer.looks_back = resolved.looks_back
     return proposer
 
 

@@ -39,7 +39,7 @@ def describe(parts: Assembled) -> dict[str, Any]:
         "speculation": {
             "method": speculative.method if speculative else None,
             "num_speculative_tokens": resolved.num_drafts,
-            "prompt_lookup": speculative.looks_back if speculative else False,
+            "prompt_lookup": resolved.looks_back,
         },
         "batch": {
             "max_num_seqs": config.max_num_seqs,

@@ -57,6 +57,12 @@ class Resolved:
         return self.config.model.quantized_weights == "packed"
 
     @property
+    def looks_back(self) -> bool:
+        """Whether drafts give way to the text's own past. A single one cannot: the first is the judge."""
+        speculative = self.config.speculative
+        return speculative is not None and speculative.looks_back and self.num_drafts > 1
+
+    @property
     def positions(self) -> int:
         """Positions that may be written: the model's length, the last window's drafts, the look-ahead."""
         span = self.drafter.block_size if self.drafter else 0

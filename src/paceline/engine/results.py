@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,14 @@ class SpeculationStats:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for position, count in enumerate(other.accepted_per_position):
             self.accepted_per_position[position] += count
+
+    @classmethod
+    def total(cls, parts: Sequence[SpeculationStats]) -> SpeculationStats:
+        """The counts of several choices of one method together; at least one."""
+        found = cls(parts[0].method, parts[0].num_speculative_tokens)
+        for part in parts:
+            found.merge(part)
+        return found
 
     def to_json(self, completion_tokens: int) -> dict[str, Any]:
         """The `speculation` object; ratios are null where nothing was drafted."""

@@ -188,9 +188,9 @@ class Runner:
         if not proposer or not able:
             return Drafts(self._upload([[]] * len(windows)), [0] * len(windows))
         chosen = [windows[i].sequence for i in able]
-        layout = self.batches.build_drafts(chosen, max(proposer.num_speculative_tokens, proposer.draft_span))
-        limits = [windows[i].max_drafts for i in able]
         n = proposer.num_speculative_tokens
+        layout = self.batches.build_drafts(chosen, max(n, proposer.draft_span))
+        limits = [windows[i].max_drafts for i in able]
         uneven = min(limits) < n
         request = DraftRequest(
             anchors=anchors if len(able) == len(windows) else self._upload([s.anchor for s in chosen]),
