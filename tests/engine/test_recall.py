@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 from paceline.config.sampling import SamplingParams
 from paceline.engine.results import RequestOutput
@@ -23,8 +24,13 @@ from tests.engine.harness import (
 )
 from tests.engine.sequences import make
 
-FEW_WORDS = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, allowed_token_ids=[7, 8, 9])
+ALLOWED = [7, 8, 9]
+FEW_WORDS = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, allowed_token_ids=ALLOWED)
 """Of three tokens a text soon ends as it did before."""
+
+
+LEADS = torch.tensor([100.0] + [0.5] * (NUM_DRAFTS - 1))
+"""Nats that the scripted drafts lead by: the first is never overruled, the others by any agreement."""
 
 
 class OneRight(ScriptedProposer):
@@ -35,26 +41,27 @@ class OneRight(ScriptedProposer):
         rows = []
         for history, limit in zip(request.histories, request.limits, strict=True):
             right = self.answers(history)[:limit]
-            wrong = [(token + 1) % self.vocab for token in right[1:]]
+            wrong = [ALLOWED[(ALLOWED.index(token) + 1) % 3] for token in right[1:]]
             rows.append((right[:1] + wrong + [0] * NUM_DRAFTS)[:NUM_DRAFTS])
-        return Drafts(torch.tensor(rows, dtype=torch.int64), list(request.limits))
+        logits = functional.one_hot(torch.tensor(rows), tiny.VOCAB).float() * LEADS[:, None]
+        return Drafts(request.choose(logits, 0, request.anchors[:, None][:, :0]), list(request.limits))
 
 
 def test_a_sequence_recalls_its_prompt_and_what_it_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     sequence = make(6)  # 0 1 2 3 4 5
     sequence.commit_prompt(6, first_token=2)
-    assert sequence.recall(3) == [NOTHING] * 3
+    assert sequence.recall(3) == [1, 3, 4, 5]
     sequence.commit([3])
-    assert sequence.recall(3) == [4, 5, 2]
+    assert sequence.recall(3) == [2, 4, 5, 2]
     sequence.commit([9, 2, 3])
-    assert sequence.recall(3) == [9, 2, 3]
+    assert sequence.recall(3) == [2, 9, 2, 3]
     monkeypatch.setattr("paceline.engine.sequence.REACH", 2)
     short = make(6)  # of which 4 5 are indexed
     short.commit_prompt(6, first_token=1)
     short.commit([2])
-    assert short.recall(2) == [NOTHING] * 2
+    assert short.recall(2) == [0, NOTHING, NOTHING]
     short.commit([4, 5])
-    assert short.recall(2) == [1, 2]
+    assert short.recall(2) == [2, 1, 2]
 
 
 def answer(folder: Path, looks_back: bool) -> list[RequestOutput]:

@@ -201,3 +201,9 @@ def test_the_package_runs_the_native_code_on_cpu_tensors() -> None:
         (sample.gumbel_noise(keys, positions, 100), NATIVE.gumbel_noise(keys, positions, 100)),
     ):
         assert torch.equal(got, want)
+
+
+def test_leads_are_differences_of_scores() -> None:
+    scores = torch.tensor([[[1.0, 4.0, 2.5], [0.0, -1.0, 7.0]]])
+    assert sample.lead(scores, ints(1, 2)[None], ints(2, 1)[None]).tolist() == [[1.5, 8.0]]
+    assert sample.lead(scores, ints(1, 1)[None], ints(-1, 1)[None])[0, 1] == 0  # of -1 any number may come

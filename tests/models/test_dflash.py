@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
+from paceline.kernels.dflash import BestDrafts
 from paceline.kernels.linear import make_linear
 from paceline.models.base import TargetModel
 from paceline.models.dflash import DFlashDrafter
@@ -79,10 +80,16 @@ class Drafting:
         )
 
     def best_drafts(
-        self, anchors: list[int], starts: list[int], counts: list[int], wanted: int, ids: int
-    ) -> torch.Tensor:
+        self,
+        anchors: list[int],
+        starts: list[int],
+        counts: list[int],
+        wanted: int,
+        ids: int,
+        asked: torch.Tensor | None = None,
+    ) -> BestDrafts:
         request = self._request(anchors, starts, 7, counts, wanted)
-        return self.drafter.best_drafts(request, self.kv, self.target, ids)
+        return self.drafter.best_drafts(request, self.kv, self.target, ids, asked)
 
     def _request(
         self, anchors: list[int], starts: list[int], n: int, counts: list[int] | None, wanted: int
@@ -234,9 +241,17 @@ def test_one_native_call_gives_the_bits_of_the_composed_passes(
     assert torch.equal(seen[1], seen[2])
     head = make_linear(torch.randn(40, drafter.spec.hidden_size).to(dtype), deterministic=True)
     model.head, model.logits = head, lambda hidden: head(hidden, out_dtype=torch.float32)
-    best = [state.best_drafts([3, 4, 5, 0], [60, 9, 33, 0], [8, 3, 8, 0], 4, 37) for state in states]
-    assert torch.equal(best[0], best[1])
-    assert torch.equal(best[0], model.logits(seen[0].flatten(0, 1))[:, :37].argmax(1).view(4, 4))
+    asked = torch.randint(0, 40, (4, 6))[:, 1:5]
+    asked[1, 2] = -1  # any number may come of it
+    blocks = [3, 4, 5, 0], [60, 9, 33, 0], [8, 3, 8, 0], 4, 37
+    best = [state.best_drafts(*blocks, asked) for state in states]
+    assert torch.equal(best[0].tokens, best[1].tokens)
+    assert torch.equal(states[0].best_drafts(*blocks).tokens, best[0].tokens)
+    logits = model.logits(seen[0].flatten(0, 1)).view(4, 4, -1)
+    assert torch.equal(best[0].tokens, logits[..., :37].argmax(-1))
+    leads = logits[..., :37].amax(-1) - logits.gather(-1, asked.clamp(min=0)[..., None])[..., 0]
+    for found in best:
+        assert found.leads is not None and torch.equal(found.leads, leads)
     for native, other in zip(seen[:3], seen[3:], strict=True):
         assert native.isfinite().all() and torch.equal(native, other)
     for mine, others in zip(states[0].kv, states[1].kv, strict=True):
@@ -251,6 +266,8 @@ def test_ids_and_blocks_out_of_bounds_are_refused(tmp_path: Path, target: Target
     state = Drafting(drafter, target, sequences=1)
     with pytest.raises(AssertionError, match="out of bounds"):
         state.draft([tiny.VOCAB], [3], 7)
+    with pytest.raises(AssertionError, match="out of bounds"):
+        state.best_drafts([5], [3], [8], 1, 50, torch.tensor([[tiny.VOCAB]]))
     state.tables = state.tables + 1000
     with pytest.raises(AssertionError, match="out of bounds"):
         state.draft([5], [3], 7)

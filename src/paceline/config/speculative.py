@@ -50,8 +50,8 @@ class SpeculativeConfig(StrictModel):
     )
     prompt_lookup: bool | None = Field(
         None,
-        description="dflash and mtp: where the text once ended as now and went on with the first draft, the "
-        "others give way to what followed there; absent: yes, which measured better.",
+        description="dflash and mtp: where the text once ended as now, drafts follow what stood behind as "
+        "far as the drafter finds it likely; absent: yes, which measured better.",
     )
 
     @field_validator("method", mode="before")

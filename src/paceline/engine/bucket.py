@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from paceline.engine.layout import WindowLayout
-from paceline.engine.step import StepParts, Verified, chooser, draft, verify_windows
+from paceline.engine.step import StepParts, Verified, chooser, verify_windows
 from paceline.speculate.base import DraftRequest
 from paceline.speculate.recall import NOTHING
 
@@ -61,7 +61,7 @@ class DecodeBucket:
         self.anchors = torch.zeros(size.num_seqs, dtype=torch.int64, device=device)
         self.recalled: torch.Tensor | None = None
         if parts.proposer and parts.proposer.looks_back and size.max_rows > 1:
-            self.recalled = torch.full((size.num_seqs, size.max_rows - 1), NOTHING, device=device)
+            self.recalled = torch.full((size.num_seqs, size.max_rows), NOTHING, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._result: Verified | None = None
 
@@ -70,7 +70,7 @@ class DecodeBucket:
         self.layout.load(windows)
         self._upload(self.anchors, [w.sequence.anchor for w in windows], 0)
         if self.recalled is not None:
-            width = self.recalled.shape[1]
+            width = self.recalled.shape[1] - 1
             self._upload(self.recalled, [w.sequence.recall(width) for w in windows], NOTHING)
 
     def _upload(self, held: torch.Tensor, rows: list[Any], padding: int) -> None:
@@ -84,7 +84,7 @@ class DecodeBucket:
         batch = self.layout.batch()
         drafts = self.anchors.new_zeros(self.size.num_seqs, self.size.max_rows - 1)
         if self.parts.proposer and self.size.max_rows > 1:
-            drafts = draft(self.parts.proposer, self._request(), self.recalled).tokens
+            drafts = self.parts.proposer.propose(self._request()).tokens
         return verify_windows(self.parts, batch, self.anchors, drafts)
 
     def run(self) -> Verified:
@@ -118,6 +118,9 @@ class DecodeBucket:
             limits=[n] * self.size.num_seqs,
             rows=layout.rows,
             histories=None,
-            choose=chooser(self.parts.sampler, layout.slots, layout.lengths, self.draft_method),
+            choose=chooser(
+                self.parts.sampler, layout.slots, layout.lengths, self.draft_method, self.recalled
+            ),
             max_context=self.size.max_context,
+            recalled=self.recalled,
         )

@@ -60,7 +60,7 @@ def draft_rule(resolved: Resolved) -> dict[str, Any]:
     if speculative.method == "ngram":
         rule += ", or where the text so far suggests fewer"
     if resolved.looks_back:
-        rule += "; where the text went on before as the first draft says, it gives the others"
+        rule += "; where the text once ended as now, they follow what stood behind while that is likely"
     return {"method": speculative.method, "num_speculative_tokens": n, "rule": rule}
 
 

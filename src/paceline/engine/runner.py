@@ -23,13 +23,11 @@ from paceline.engine.step import (
     StepParts,
     Verified,
     chooser,
-    draft,
     fetch_accepted,
     marked_wait,
     verify_windows,
 )
 from paceline.speculate.base import DraftRequest, Drafts, ObservedRows
-from paceline.speculate.recall import NOTHING
 from paceline.speculate.sampler import SampleRows
 
 if TYPE_CHECKING:
@@ -192,6 +190,7 @@ class Runner:
         layout = self.batches.build_drafts(chosen, max(n, proposer.draft_span))
         limits = [windows[i].max_drafts for i in able]
         uneven = min(limits) < n
+        recalled = self._recalled(chosen, n) if proposer.looks_back else None
         request = DraftRequest(
             anchors=anchors if len(able) == len(windows) else self._upload([s.anchor for s in chosen]),
             lengths=layout.lengths,
@@ -200,19 +199,20 @@ class Runner:
             limits=limits,
             rows=self._upload([limit + 1 for limit in limits]) if uneven else None,
             histories=[[*s.prompt_ids, *s.output_ids] for s in chosen] if proposer.needs_history else None,
-            choose=chooser(sampler, layout.slots, layout.lengths, self.draft_method),
+            choose=chooser(sampler, layout.slots, layout.lengths, self.draft_method, recalled),
             max_context=layout.max_context,
             best_of=sampler.vocab if self.draft_method == "greedy" or sampler.plan.bare else None,
+            recalled=recalled,
         )
-        drafts = draft(proposer, request, self._recalled(chosen, n) if proposer.looks_back else None)
+        drafts = proposer.propose(request)
         return (
             drafts if len(able) == len(windows) else _spread(drafts, self._upload(able), able, len(windows))
         )
 
     def _recalled(self, chosen: ListLike[Sequence], width: int) -> torch.Tensor | None:
-        """What the texts held before, [S, width]; None where none of them ended like this before."""
+        """What the texts held before, [S, 1 + width]; None where none of them ended like this before."""
         rows = [sequence.recall(width) for sequence in chosen]
-        return self._upload(rows) if any(row[0] != NOTHING for row in rows) else None
+        return self._upload(rows) if any(agreed for agreed, *_ in rows) else None
 
     def _logprobs(
         self, sequence: Sequence, logits: torch.Tensor, tokens: list[int]

@@ -103,10 +103,10 @@ class Sequence:
         return self.prompt_ids[start:end] + self.output_ids[max(start - split, 0) : max(end - split, 0)]
 
     def recall(self, width: int) -> list[int]:
-        """What stood behind the last earlier place that ends as the text does now: `width` ids, see
-        `speculate.recall`."""
+        """What stood behind the last earlier place that ends as the text does now: `1 + width` numbers, see
+        `speculate.recall.recalled_row`."""
         if self.endings is None:
-            self.endings = Endings()
+            self.endings = Endings(len(self.prompt_ids) + self.max_new_tokens)
             self.endings.extend(self.prompt_ids[-REACH:])
         known = len(self.endings) - min(len(self.prompt_ids), REACH)
         self.endings.extend(self.output_ids[known:])

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from paceline.speculate.base import ChooseTokens, DraftRequest, Drafts, ObservedRows, Proposer
-from paceline.speculate.recall import give_way
+from paceline.kernels.sample import lead
+from paceline.speculate.base import ChooseTokens, ObservedRows, Proposer
+from paceline.speculate.recall import follow
 from paceline.speculate.sampler import SampleRows
 from paceline.speculate.verify import Accepted, HostAccepted, accept
 
@@ -52,22 +53,23 @@ class Verified:
 
 
 def chooser(
-    sampler: Sampler, slots: torch.Tensor, lengths: torch.Tensor, method: Literal["greedy", "coupled"]
+    sampler: Sampler,
+    slots: torch.Tensor,
+    lengths: torch.Tensor,
+    method: Literal["greedy", "coupled"],
+    recalled: torch.Tensor | None,
 ) -> ChooseTokens:
-    """How drafter logits become drafts for the sequences in `slots` [S] with anchors at `lengths` [S]."""
+    """How drafter logits become drafts for the sequences in `slots` [S] with anchors at `lengths` [S], whose
+    texts held `recalled` [S, 1 + n] (`Sequence.recall`) before."""
 
     def choose(logits: torch.Tensor, first: int, drafted: torch.Tensor) -> torch.Tensor:
-        return sampler.draft(logits, slots, lengths, first, drafted, method)
+        drafts = sampler.draft(logits, slots, lengths, first, drafted, method)
+        if recalled is None:
+            return drafts
+        asked = recalled[:, 1 + first : 1 + first + drafts.shape[1]]
+        return follow(drafts, lead(logits, drafts, asked), recalled, drafted)
 
     return choose
-
-
-def draft(proposer: Proposer, request: DraftRequest, recalled: torch.Tensor | None) -> Drafts:
-    """The proposer's drafts, after they have given way to `recalled` [S, n] (`Sequence.recall`)."""
-    drafts = proposer.propose(request)
-    if recalled is None:
-        return drafts
-    return Drafts(give_way(drafts.tokens, recalled), drafts.counts)
 
 
 def window_ids(anchors: torch.Tensor, drafts: torch.Tensor, batch: FlatBatch) -> torch.Tensor:

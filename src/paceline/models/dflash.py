@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paceline.kernels.dflash import Blocks, DrafterParts, LayerParts, native_drafter
+from paceline.kernels.dflash import BestDrafts, Blocks, DrafterParts, LayerParts, native_drafter
 from paceline.kernels.linear import Linear
 from paceline.kernels.norm import add_rms_norm, rms_norm
 from paceline.kernels.product import native_product
-from paceline.kernels.sample import greedy
+from paceline.kernels.sample import greedy, lead
 from paceline.layers.attention import PlainAttention
 from paceline.layers.mlp import Mlp
 from paceline.layers.rotary import RotaryTables, rotary_tables
@@ -119,15 +119,24 @@ class DFlashDrafter:
         return normed.unflatten(0, (-1, n + 1))[:, 1 : request.wanted + 1]
 
     def best_drafts(
-        self, request: BlockRequest, kv: list[KVPair], target: TargetModel, ids: int
-    ) -> torch.Tensor:
-        """The likeliest of the first `ids` token ids for each wanted draft of `draft`: [S, wanted] int64."""
+        self,
+        request: BlockRequest,
+        kv: list[KVPair],
+        target: TargetModel,
+        ids: int,
+        asked: torch.Tensor | None = None,
+    ) -> BestDrafts:
+        """The likeliest of the first `ids` token ids for each wanted draft of `draft`, and by how much they
+        lead over the ids `asked` [S, wanted] (negative: any number)."""
         head = native_product(target.head)
         if self.native and head:
-            return self.native.drafts(self._blocks(request, kv, target), head, ids)
+            return self.native.drafts(self._blocks(request, kv, target), head, ids, asked)
         hidden = self.draft(request, kv, target)
         logits = target.logits(hidden.reshape(-1, hidden.shape[-1]))
-        return greedy(logits[:, :ids]).view(hidden.shape[:2])
+        best = greedy(logits[:, :ids]).view(hidden.shape[:2])
+        if asked is None:
+            return BestDrafts(best, None)
+        return BestDrafts(best, lead(logits.view(*best.shape, -1), best, asked))
 
     def _blocks(self, request: BlockRequest, kv: list[KVPair], target: TargetModel) -> Blocks:
         """The request as the native calls take it."""

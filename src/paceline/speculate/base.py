@@ -10,8 +10,8 @@ engine's cache under the target's block ids. What stays true:
   rows too (so that nothing waits for the host); they lie at or beyond the committed length and are
   overwritten by the next window before anything may look at them.
 - `propose` may write scratch at positions >= the committed length, never before it.
-- What is verified need not be what it proposed: a proposer that `looks_back` is overruled by the text's own
-  past (`recall.give_way`).
+- A proposer that `looks_back` is told what followed where the text once ended alike. Its drafts follow that
+  as far as its own logits speak for it (`recall.follow`): in `choose`, or where it chooses by itself.
 - Nothing that a proposer does can change the text: a wrong guess costs time.
 """
 
@@ -57,6 +57,9 @@ class DraftRequest:
     best_of: int | None = None
     """Where `choose` takes the best of each row's raw logits: how many ids count, so that a proposer may do
     the same by itself. None: only `choose` knows."""
+    recalled: torch.Tensor | None = None
+    """[S, 1 + n] rows of `recall.recalled_row`, which `choose` follows already; None: there is nothing to
+    follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Proposer(ABC):
     needs_history = False
     """Whether `propose` reads token ids on the host."""
     looks_back = False
-    """Whether its drafts give way to the text's own past where both begin alike (`recall`)."""
+    """Whether its drafts follow the text's own past where that is likely (`recall`)."""
     lookahead = 0
     """Positions beyond the window that `observe` writes."""
     draft_span = 0

@@ -13,6 +13,7 @@ import torch
 
 from paceline.models.dflash_block import BlockRequest
 from paceline.speculate.base import DraftRequest, Drafts, ObservedRows, Proposer
+from paceline.speculate.recall import follow
 
 if TYPE_CHECKING:
     from paceline.models.base import KVPair, TargetModel
@@ -55,7 +56,12 @@ class DFlashProposer(Proposer):
             counts=None if request.rows is None else torch.where(request.rows > 0, span, 0),
         )
         if request.best_of:
-            tokens = self.drafter.best_drafts(block, self.kv, self.target, request.best_of)
+            recalled = request.recalled
+            asked = None if recalled is None else recalled[:, 1 : 1 + n]
+            best = self.drafter.best_drafts(block, self.kv, self.target, request.best_of, asked)
+            tokens = best.tokens
+            if recalled is not None and best.leads is not None:
+                tokens = follow(tokens, best.leads, recalled)
             return Drafts(tokens, list(request.limits))
         hidden = self.drafter.draft(block, self.kv, self.target)  # [S, n, H]
         logits = self.target.logits(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:2], -1)

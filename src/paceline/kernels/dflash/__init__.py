@@ -7,6 +7,13 @@ not one native product).
 
 from __future__ import annotations
 
-from paceline.kernels.dflash.cpu import Blocks, DrafterParts, LayerParts, NativeDrafter, native_drafter
+from paceline.kernels.dflash.cpu import (
+    BestDrafts,
+    Blocks,
+    DrafterParts,
+    LayerParts,
+    NativeDrafter,
+    native_drafter,
+)
 
-__all__ = ["Blocks", "DrafterParts", "LayerParts", "NativeDrafter", "native_drafter"]
+__all__ = ["BestDrafts", "Blocks", "DrafterParts", "LayerParts", "NativeDrafter", "native_drafter"]

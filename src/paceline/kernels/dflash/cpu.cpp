@@ -56,6 +56,9 @@ struct Block {  // one call of drafter_block
   int64_t* tokens;              // out [sequences * wanted]: the best of the head's first `ids` logits
   int64_t ids;
   Product head;                 // T to float
+  const int64_t* asked;         // ids whose logits are wanted, [sequences, asked_stride]; null: none; negative: any
+  int64_t asked_stride;
+  float* leads;                 // out [sequences * wanted]: the best logit less the one asked for
 };
 
 namespace {
@@ -135,6 +138,8 @@ struct BlockPass : Pass {
       if (b.anchors[i] < 0 || b.anchors[i] >= b.vocab) return false;
     for (int64_t r = 0; r < b.sequences * b.rows; r++)
       if (s.slots[r] < 0 || s.slots[r] >= b.blocks * b.block_size) return false;
+    for (int64_t r = 0; b.asked && r < b.sequences * b.wanted; r++)
+      if (b.asked[r / b.wanted * b.asked_stride + r % b.wanted] >= b.head.outs) return false;
     return d.mask < b.vocab && b.wanted < b.rows;
   }
 
@@ -209,6 +214,12 @@ struct BlockPass : Pass {
     grow(s.logits, rows * b.head.outs);
     b.head.run(b.head.layer, b.head.kind, s.normed.data(), d.hidden, rows, s.logits.data());
     d.op.greedy(s.logits.data(), b.head.outs, rows, b.ids, b.tokens);
+    if (!b.asked) return;
+    for (int64_t r = 0; r < rows; r++) {
+      const float* logits = s.logits.data() + r * b.head.outs;
+      const int64_t id = b.asked[r / b.wanted * b.asked_stride + r % b.wanted];
+      b.leads[r] = logits[b.tokens[r]] - logits[std::max(id, int64_t(0))];
+    }
   }
 };
 

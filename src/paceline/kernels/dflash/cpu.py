@@ -6,6 +6,7 @@ import ctypes
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -103,7 +104,7 @@ class _Drafter(ctypes.Structure):
 
 
 # A call's numbers travel as bytes: a ctypes structure of as many fields takes 20 us longer.
-_BLOCK = struct.Struct("@5P8q2Pq2P2q")
+_BLOCK = struct.Struct("@5P8q2Pq2P2qPqP")
 
 
 def native_drafter(parts: DrafterParts) -> NativeDrafter | None:
@@ -147,6 +148,15 @@ class Blocks:
         assert self.embedding.dtype is dtype is self.kv[0][0].dtype and self.embedding.is_contiguous(), dtype
 
 
+class BestDrafts(NamedTuple):
+    """The likeliest drafts of some blocks."""
+
+    tokens: torch.Tensor
+    """[S, wanted] int64"""
+    leads: torch.Tensor | None
+    """[S, wanted] fp32: by how much their logits exceed those of the ids that were asked about, if any."""
+
+
 class NativeDrafter:
     """Both passes of a drafter; tensors are checked as far as native code could run out of them."""
 
@@ -164,17 +174,26 @@ class NativeDrafter:
     def block(self, blocks: Blocks) -> torch.Tensor:
         """[S, wanted, H]: the rows of the wanted drafts after the final norm."""
         out = torch.empty(blocks.anchors.shape[0], blocks.wanted, self._hidden, dtype=self._dtype)
-        self._run(blocks, out.data_ptr(), 0, 0, (0, 0, 0, 0))
+        self._run(blocks, out.data_ptr(), (0,) * 9)
         return out
 
-    def drafts(self, blocks: Blocks, head: NativeProduct, ids: int) -> torch.Tensor:
-        """[S, wanted] int64: the best of the first `ids` logits that `head` makes of those rows."""
+    def drafts(
+        self, blocks: Blocks, head: NativeProduct, ids: int, asked: torch.Tensor | None = None
+    ) -> BestDrafts:
+        """The best of the first `ids` logits that `head` makes of those rows, and by how much they lead over
+        those of the ids `asked` [S, wanted] (negative: any number)."""
         out = torch.empty(blocks.anchors.shape[0], blocks.wanted, dtype=torch.int64)
         assert ids <= head.out_features, (ids, head.out_features)
-        self._run(blocks, 0, out.data_ptr(), ids, head.fp32_fields)
-        return out
+        if asked is None:
+            self._run(blocks, 0, (out.data_ptr(), ids, *head.fp32_fields, 0, 0, 0))
+            return BestDrafts(out, None)
+        assert asked.dtype is torch.int64 and asked.stride(1) == 1 and asked.shape == out.shape, asked.shape
+        leads = torch.empty(out.shape, dtype=torch.float32)
+        wanted = asked.data_ptr(), asked.stride(0), leads.data_ptr()
+        self._run(blocks, 0, (out.data_ptr(), ids, *head.fp32_fields, *wanted))
+        return BestDrafts(out, leads)
 
-    def _run(self, b: Blocks, hidden: int, tokens: int, ids: int, head: tuple[int, int, int, int]) -> None:
+    def _run(self, b: Blocks, hidden: int, choice: tuple[int, ...]) -> None:
         b.check(self._dtype)
         count, width = b.anchors.shape[0], b.block_tables.shape[1]
         pages, page_size = b.kv[0][0].shape[:2]
@@ -182,7 +201,7 @@ class NativeDrafter:
             b.anchors.data_ptr(), b.starts.data_ptr(), b.block_tables.data_ptr(),
             0 if b.counts is None else b.counts.data_ptr(), b.embedding.data_ptr(),
             count, width, pages, page_size, b.embedding.shape[0], b.rows, b.wanted, b.limit,
-            hidden, tokens, ids, *head,
+            hidden, *choice,
         )  # fmt: skip
         wrong = self._block(self._address, self._addresses(b.kv), call)
         assert not wrong, "a drafter's block: an id, a range or a block is out of bounds"

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from functools import cache
 
+import torch
 from torch import Tensor
 
 from paceline.kernels.sample import cpu, reference
 from paceline.kernels.sample.reference import prompt_key, request_key
 
-__all__ = ["greedy", "gumbel_argmax", "gumbel_noise", "prompt_key", "request_key"]
+__all__ = ["greedy", "gumbel_argmax", "gumbel_noise", "lead", "prompt_key", "request_key"]
 
 _native = cache(cpu.native)
 
@@ -26,6 +27,13 @@ def greedy(scores: Tensor) -> Tensor:
     """argmax of every row of ``scores`` [R, V] fp32 -> ids [R] int64; the lowest id on ties."""
     op = _native() if scores.is_cpu else None
     return op.greedy(scores) if op else reference.greedy(scores)
+
+
+def lead(scores: Tensor, ids: Tensor, others: Tensor) -> Tensor:
+    """By how much the scores [..., V] of ``ids`` [...] exceed those of ``others`` [...], of which a negative
+    one may stand for any."""
+    mine, theirs = scores.gather(-1, torch.stack((ids, others.clamp(min=0)), -1)).unbind(-1)
+    return mine - theirs
 
 
 def gumbel_argmax(scores: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
