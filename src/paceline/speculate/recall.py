@@ -26,7 +26,7 @@ exp(2 k - 3) times as likely (docs/guides/speculation.md#copies has the measurem
 
 _FEW = 16
 """Tokens below which a plain loop is faster than vectors."""
-_FACTOR, _SPREAD, _WORD = 0xD1B54A32D192ED03, 0x9E3779B97F4A7C15, (1 << 64) - 1
+_FACTOR, _WORD = 0xD1B54A32D192ED03, (1 << 64) - 1
 
 
 class Endings:
@@ -41,6 +41,7 @@ class Endings:
         bits = min(2 * max(room, 1), 2 * REACH).bit_length()
         self._text: list[int] = []
         self._shift = 64 - bits
+        self._asked: tuple[int, list[int]] = (0, [])
         # Zeros take no memory until they are overwritten, and no ending stands before place 0.
         self._places = [np.zeros(1 << bits, np.int32) for _ in SIZES]
 
@@ -57,36 +58,40 @@ class Endings:
             self._remember(first, end)
             return
         for place in range(first, end):
-            for places, entry in zip(self._places, self._entries(place), strict=True):
+            asked, entries = self._asked
+            entries = entries if asked == place else self._entries(place)
+            for places, entry in zip(self._places, entries, strict=True):
                 places[entry] = place
 
     def _entries(self, place: int) -> list[int]:
         """Where the endings of the text before `place` are kept, one a size."""
-        text, key, found = self._text, 0, []
-        for back in range(1, SIZES[0] + 1):
-            key = (key * _FACTOR + (text[place - back] + 1 if back <= place else 0)) & _WORD
-            if back in SIZES:
-                found.append((key * _SPREAD & _WORD) >> self._shift)
-        return found[::-1]
+        ending = [0] * (SIZES[0] - place) + self._text[max(place - SIZES[0], 0) : place]
+        key, keys = 0, [0]
+        for token in ending[::-1]:
+            key = (key + token + 1) * _FACTOR & _WORD
+            keys.append(key)
+        return [keys[size] >> self._shift for size in SIZES]
 
     def _remember(self, first: int, end: int) -> None:
         """Keep the places first..end-1, the same by vectors."""
         longest, count = SIZES[0], end - first
         start = max(first - longest, 0)
         text = np.zeros(longest + end - start, np.uint64)
-        text[longest:] = np.array(self._text[start:end]) + 1
+        text[longest:] = self._text[start:end]
         at, keys = longest + first - start, np.zeros(count, np.uint64)
-        places, tables = np.arange(first, end, dtype=np.int32), self._places[::-1]
+        places, tables = np.arange(first, end, dtype=np.int32), dict(zip(SIZES, self._places, strict=True))
         for back in range(1, longest + 1):
-            keys = keys * np.uint64(_FACTOR) + text[at - back : at - back + count]
-            if back in SIZES:  # of equal entries the last place stays
-                entries = (keys * np.uint64(_SPREAD)) >> np.uint64(self._shift)
-                tables[SIZES[::-1].index(back)][entries] = places
+            keys = (keys + text[at - back : at - back + count] + np.uint64(1)) * np.uint64(_FACTOR)
+            if back in tables:  # of equal entries the last place stays
+                tables[back][keys >> np.uint64(self._shift)] = places
 
     def following(self, limit: int) -> tuple[int, list[int]]:
         """Up to `limit` tokens that stood behind the last place whose ending is the text's, and on how many
         tokens, at most `LONGEST`, the endings agree; 0 and none where there is no such place."""
-        for size, places, entry in zip(SIZES, self._places, self._entries(len(self._text)), strict=True):
+        end = len(self._text)
+        entries = self._entries(end)
+        self._asked = end, entries  # they are kept as soon as a token stands behind them
+        for size, places, entry in zip(SIZES, self._places, entries, strict=True):
             place = int(places[entry])
             agreed = self._agreed(place)
             if agreed >= size:
