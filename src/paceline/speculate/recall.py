@@ -33,12 +33,12 @@ class Endings:
     """Where each ending of a growing text stood last.
 
     A table of places for each size, by hash: endings that share an entry hide one another, and none is
-    mistaken for another, since the text itself is compared. Tables for 65,536 tokens take 4 MiB.
+    mistaken for another, since the text itself is compared. Tables for 65,536 tokens take 8 MiB.
     """
 
     def __init__(self, room: int) -> None:
         """`room`: tokens that the text may have; of more than `REACH` some are forgotten."""
-        bits = min(2 * max(room, 1), 2 * REACH).bit_length()
+        bits = (8 * min(max(room, 1), REACH) - 1).bit_length()  # one of nine is hidden at most
         self._text: list[int] = []
         self._shift = 64 - bits
         self._asked: tuple[int, list[int]] = (0, [])
