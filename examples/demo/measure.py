@@ -3,11 +3,13 @@
     python examples/demo/measure.py --out speed.json
     python examples/demo/measure.py --temperatures 0.7 1.0 --methods sampling --out sampling.json
     python examples/demo/measure.py --methods context --out context.json
+    python examples/demo/measure.py --temperatures 0 0.8 --methods copies --out copies.json
     python examples/demo/measure.py --drafters full=FOLDER mixed=FOLDER --out layouts.json
 
 `speed`: plain decoding, n-gram, MTP and DFlash with several draft lengths. `sampling`: DFlash whose drafts
 are the likeliest ids (greedy) or drawn with the noise of the target's own draw (coupled). `context`: both
-drafters at the end of a conversation of 3,500 tokens, other questions and answers, and without one.
+drafters at the end of a conversation of 3,500 tokens, other questions and answers, and without one. `copies`:
+drafters that do and do not follow the text's own past.
 `--drafters`: plain decoding and any DFlash drafters, for tables of layouts. Speed is decoding time alone,
 prompts left out; medians over prompts would hide the long ones, so tokens are divided by seconds. `load_s` is
 the time until an engine with that drafter is ready, its target included.
@@ -29,6 +31,7 @@ from paceline.bench.demo import tokens_per_s
 from paceline.bench.machine import environment
 from paceline.bench.workload import Prompt, read_prompts
 from paceline.engine.results import RequestOutput, SpeculationStats
+from paceline.errors import explained
 
 PROMPTS = Path(__file__).parents[2] / "src/paceline/bench/prompts.jsonl"
 FOUR = ("coding", "math", "reasoning", "extraction")
@@ -49,10 +52,21 @@ METHODS: dict[str, dict[str, dict[str, Any] | None]] = {
         "coupled": DFLASH | {"draft_sample_method": "coupled"},
     },
     "context": {"full": DFLASH, "sliding": SLIDING},
+    "copies": {
+        f"{name}{label}": config | {"num_speculative_tokens": n, "prompt_lookup": looks}
+        for name, config, n in (
+            ("dflash, n = 7", DFLASH, 7),
+            ("dflash, n = 4", DFLASH, 4),
+            ("dflash sliding, n = 7", SLIDING, 7),
+            ("mtp, n = 3", MTP, 3),
+        )
+        for label, looks in ((" alone", False), ("", True))
+    },
 }
 CONTEXT = 3500
 
 
+@explained
 def main() -> None:
     """Print a table and write the figures."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -186,4 +200,4 @@ def _rounded(ratio: float | None) -> float | None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -24,7 +24,7 @@ from paceline import LLM, SamplingParams
 from paceline.bench.machine import environment
 from paceline.bench.workload import Prompt, read_prompts
 from paceline.engine.results import RequestOutput, SpeculationStats
-from paceline.errors import PacelineError
+from paceline.errors import explained
 from paceline.train.data.filters import repeated_share
 
 PROMPTS = Path(__file__).parents[2] / "src/paceline/bench/prompts.jsonl"
@@ -75,15 +75,12 @@ class Figures:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@explained
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table, write the file."""
     options = _parser().parse_args(argv)
-    try:
-        prompts = _chosen(read_prompts(options.prompts), options.per_category)
-        rows = list(measure(options, prompts))
-    except PacelineError as error:
-        print(f"paceline: {error}", file=sys.stderr)
-        return 2
+    prompts = _chosen(read_prompts(options.prompts), options.per_category)
+    rows = list(measure(options, prompts))
     for line in _table(rows):
         print(line)
     if options.out:

@@ -15,6 +15,15 @@ invariant of paceline itself is an `AssertionError`, never one of these.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
+
+Args = ParamSpec("Args")
+BAD_INPUT = 2
+"""Exit code of every command and program for what its user can mend."""
+
 
 class PacelineError(Exception):
     """Base of all errors that a user can cause and can mend."""
@@ -54,3 +63,21 @@ class RequestError(PacelineError):
 
 class CapacityError(PacelineError):
     """The work does not fit into the memory or the blocks that there are."""
+
+
+def explained(main: Callable[Args, int | None]) -> Callable[Args, int]:
+    """A program's `main` that ends in one line on stderr and `BAD_INPUT` where its user made a mistake, or a
+    file cannot be read or written; 0 where it returns nothing."""
+
+    @wraps(main)
+    def run(*args: Args.args, **kwargs: Args.kwargs) -> int:
+        try:
+            return main(*args, **kwargs) or 0
+        except PacelineError as error:
+            message = str(error)
+        except OSError as error:
+            message = f"{error.filename or 'a file'}: {error.strerror or error}"
+        print(f"paceline: {message}", file=sys.stderr)
+        return BAD_INPUT
+
+    return run

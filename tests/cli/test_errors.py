@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from paceline.errors import CapacityError, CheckpointError
+from paceline.errors import CapacityError, CheckpointError, ConfigError, explained
 
 GENERATE = ("generate", "folder", "--prompt", "a")
 
@@ -168,3 +168,27 @@ def test_a_closed_stream_is_no_fault(closed, arguments, code):
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr and "internal error" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ConfigError("--count: at least 1"), "--count: at least 1"),
+        (FileNotFoundError(2, "No such file", "a.jsonl"), "a.jsonl: No such file"),
+        (OSError("out of luck"), "a file: out of luck"),
+    ],
+)
+def test_a_program_of_its_own_explains_as_the_commands_do(error, line, capsys):
+    @explained
+    def main() -> None:
+        raise error
+
+    assert main() == 2
+    assert capsys.readouterr().err == f"paceline: {line}\n"
+
+
+def test_a_program_that_is_done_says_0_and_a_fault_of_ours_stays_one():
+    assert explained(lambda: None)() == 0
+    assert explained(lambda: 3)() == 3
+    with pytest.raises(AssertionError):
+        explained(lambda: (_ for _ in ()).throw(AssertionError))()

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import explained
 
 REPS = 5
 DRAFT_TOKENS = 4  # the demo drafter seldom gets further; its block holds 7
@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+@explained
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     options = parser().parse_args(arguments)
@@ -69,22 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.pop("OMP_WAIT_POLICY", None)
     from paceline.bench import report, suite, workload
 
-    try:
-        prompts = workload.read_prompts(options.prompts)
-        wanted = suite.Options(
-            out=options.out,
-            model=options.model,
-            drafter=options.drafter,
-            draft_tokens=options.draft_tokens,
-            prompts=prompts,
-            reps=options.reps,
-            only=tuple(options.only),
-            vllm_python=options.vllm_python,
-        )
-        rows = suite.Suite(wanted).run()
-    except PacelineError as error:
-        print(f"paceline: {error}", file=sys.stderr)
-        return 2
+    prompts = workload.read_prompts(options.prompts)
+    wanted = suite.Options(
+        out=options.out,
+        model=options.model,
+        drafter=options.drafter,
+        draft_tokens=options.draft_tokens,
+        prompts=prompts,
+        reps=options.reps,
+        only=tuple(options.only),
+        vllm_python=options.vllm_python,
+    )
+    rows = suite.Suite(wanted).run()
     print(report.terminal(rows))
     return 0
 

@@ -21,7 +21,7 @@ from paceline.bench import machine, rows
 from paceline.bench.gpu_engine import RandomEngine
 from paceline.bench.gpu_measured import Measured, Setting
 from paceline.bench.random_model import SHAPES, load_random_target
-from paceline.errors import PacelineError
+from paceline.errors import explained
 
 PEER_SOURCE = (
     "vLLM 0.25.0 (torch 2.11.0+cu130, driver 580.159) on one H200, measured by this project on 2026-11-30: "
@@ -201,16 +201,13 @@ def _engines(options: argparse.Namespace) -> list[RandomEngine]:
     return engines
 
 
+@explained
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     usage = parser()
     options = usage.parse_args(arguments)
     _check(options, usage)
-    try:
-        run(options)
-    except PacelineError as error:
-        print(f"paceline: {error}", file=sys.stderr)
-        return 2
+    run(options)
     return 0
 
 

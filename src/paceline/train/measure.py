@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 
+from paceline.errors import explained
 from paceline.layers.rotary import RopeSpec
 from paceline.models.dense_config import DenseSpec
 from paceline.models.spec import DrafterSpec
@@ -230,6 +232,7 @@ def _judge(task: DrafterTask, steps: int) -> dict[str, float]:
     return {"acceptance_length": round(acceptance / count, 3), "accuracy": round(accuracy / count, 4)}
 
 
+@explained
 def main(argv: list[str] | None = None) -> None:
     """Print and write the figures."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -256,4 +259,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import ConfigError, explained
 
 DRAFTER = '{"method": "dflash", "model": "demo"}'
 PROMPTS = Path(__file__).parents[1] / "prompts.jsonl"
@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+@explained
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     asked = parser().parse_args(arguments)
@@ -51,12 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from paceline.bench.serving import suite
     from paceline.bench.serving.offline import EngineSettings
 
+    template = asked.chat_template.read_text(encoding="utf-8") if asked.chat_template else None
     try:
-        template = asked.chat_template.read_text(encoding="utf-8") if asked.chat_template else None
         speculative = None if asked.speculative_config == "none" else json.loads(asked.speculative_config)
-    except (OSError, ValueError) as error:
-        print(f"paceline: {error}", file=sys.stderr)
-        return 2
+    except ValueError as error:
+        raise ConfigError(f"--speculative-config is no JSON: {error}", key="speculative_config") from error
     options = suite.Options(
         engine=EngineSettings(asked.model, speculative, asked.max_num_seqs, asked.max_model_len, template),
         # Characters, so that even a tokenizer of single letters leaves room for template and answer.
@@ -68,11 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prefix_tokens=asked.prefix_tokens,
         chat_template_file=str(asked.chat_template) if asked.chat_template else None,
     )
-    try:
-        rows = suite.run(options)
-    except PacelineError as error:
-        print(f"paceline: {error}", file=sys.stderr)
-        return 2
+    rows = suite.run(options)
     env = suite.environment()
     write(asked.out, rows, env)
     text = report.markdown([row.to_json(env) for row in rows])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, explained
 from paceline.train.data.filters import repeated_share
 from paceline.train.data.held_out import HeldOut
 from paceline.train.data.prompts import read_prompts
@@ -117,6 +118,7 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> int:
     return count
 
 
+@explained
 def main(argv: list[str] | None = None) -> None:
     """Write both files."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -136,12 +138,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     novels = [path.read_text(encoding="utf-8") for path in a.novel]
     asked = islice(questions(a.dialogues, novels, refused, a.seed), a.prompts)
-    try:
-        print(f"{write_lines(a.out / 'dialogues.jsonl', chain.from_iterable(parts))} dialogues")
-        print(f"{write_lines(a.out / 'prompts.jsonl', asked)} questions")
-    except ConfigError as exc:
-        p.error(str(exc))
+    print(f"{write_lines(a.out / 'dialogues.jsonl', chain.from_iterable(parts))} dialogues")
+    print(f"{write_lines(a.out / 'prompts.jsonl', asked)} questions")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

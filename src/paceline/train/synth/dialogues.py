@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
@@ -27,6 +28,7 @@ import torch
 import yaml
 from tokenizers import Tokenizer
 
+from paceline.errors import explained
 from paceline.train.data.rollout import Answer, Prompt, Rollout
 from paceline.train.modules.load import load_train_target
 
@@ -155,6 +157,7 @@ def read_questions(parser: argparse.ArgumentParser, path: Path) -> list[tuple[st
     return found
 
 
+@explained
 def main(argv: list[str] | None = None) -> None:
     """Write the three parts."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -194,4 +197,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

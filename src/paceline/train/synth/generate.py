@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, explained
 from paceline.train.synth.curate import as_line, write_lines
 from paceline.train.synth.dialogue import Generator
 from paceline.train.synth.mix import WEIGHTS, Mix
@@ -59,6 +59,7 @@ def _mix(seed: int, given: list[str], novels: list[Path]) -> Mix:
     return Mix(seed, weights, extra=extra)
 
 
+@explained
 def main(argv: list[str] | None = None) -> int:
     """Write the file; 0, or 2 with a line that says what is wrong."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -71,11 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     a = p.parse_args(argv)
     if a.count < 1:
         p.error("--count: at least 1")
-    try:
-        made = write_lines(a.out, lines(_mix(a.seed, a.weights, a.novel), a.count, a.questions))
-    except ConfigError as error:
-        print(f"paceline: {error}", file=sys.stderr)
-        return 2
+    made = write_lines(a.out, lines(_mix(a.seed, a.weights, a.novel), a.count, a.questions))
     print(f"{a.out}: {made} dialogues")
     return 0
 

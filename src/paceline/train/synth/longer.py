@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, explained
 from paceline.train.synth.curate import write_lines
 
 SHORTEST, LONGEST = 2_000, 11_000
@@ -71,6 +71,7 @@ def _is_single(row: dict[str, Any]) -> bool:
     return roles in (["user"], ["user", "assistant"])
 
 
+@explained
 def main(argv: list[str] | None = None) -> int:
     """Write the file; 0, or 2 with a line that says what is wrong."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -82,17 +83,13 @@ def main(argv: list[str] | None = None) -> int:
     a = p.parse_args(argv)
     if a.count < 1:
         p.error("--count: at least 1")
-    try:
-        dialogues = [row for row in _plain(a.dialogues) if row["messages"][-1]["role"] == "assistant"]
-        single = [row for row in _plain(a.questions) if _is_single(row)]
-        if not dialogues or not single:
-            empty = a.questions if dialogues else a.dialogues
-            wanted = "questions, answered or not" if dialogues else "dialogues that end with an answer"
-            raise ConfigError(f"{empty} holds no line that could be taken: {wanted}, short, no tools")
-        made = write_lines(a.out, islice(conversations(dialogues, iter(single), a.seed), a.count))
-    except ConfigError as error:
-        print(f"paceline: {error}", file=sys.stderr)
-        return 2
+    dialogues = [row for row in _plain(a.dialogues) if row["messages"][-1]["role"] == "assistant"]
+    single = [row for row in _plain(a.questions) if _is_single(row)]
+    if not dialogues or not single:
+        empty = a.questions if dialogues else a.dialogues
+        wanted = "questions, answered or not" if dialogues else "dialogues that end with an answer"
+        raise ConfigError(f"{empty} holds no line that could be taken: {wanted}, short, no tools")
+    made = write_lines(a.out, islice(conversations(dialogues, iter(single), a.seed), a.count))
     print(f"{a.out}: {made} conversations")
     return 0
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import lzma
 import random
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from paceline.errors import ConfigError
+from paceline.errors import explained
 from paceline.train.synth.curate import bench, write_lines
 
 SHORTEST, LONGEST = 250, 1_400
@@ -82,6 +83,7 @@ def questions(texts: list[str], seed: int) -> Iterator[dict[str, str]]:
             yield {"category": category, "prompt": prompt}
 
 
+@explained
 def main(argv: list[str] | None = None) -> None:
     """Write the file."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -102,11 +104,8 @@ def main(argv: list[str] | None = None) -> None:
     lines = list(islice(questions(texts, a.seed), a.count))
     if not lines:
         p.error("the texts hold no passage: paragraphs of prose, with blank lines between them")
-    try:
-        print(f"{a.out}: {write_lines(a.out, lines)} questions")
-    except ConfigError as exc:
-        p.error(str(exc))
+    print(f"{a.out}: {write_lines(a.out, lines)} questions")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,11 +8,12 @@ See `train.modules.convert` for what is kept and `train.modules.vocabulary` for 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
 
-from paceline.errors import UnsupportedModelError
+from paceline.errors import UnsupportedModelError, explained
 from paceline.train.modules.convert import convert, hybrid_spec
 from paceline.train.modules.dense import Dense
 from paceline.train.modules.hybrid import Hybrid
@@ -37,6 +38,7 @@ def convert_folder(
     return hybrid
 
 
+@explained
 def main(argv: list[str] | None = None) -> None:
     """Convert the folder named on the command line."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -53,4 +55,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import ConfigError, explained
 from paceline.models.hub import resolve_model
 from paceline.models.registry import read_target_spec
 from paceline.train.data.shards import Sample, ShardWriter, read_meta, read_samples
@@ -70,6 +70,7 @@ def write(dialogues: Path, model: Path, out: Path, own: Path, limit: int) -> int
     return writer.rows
 
 
+@explained
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; 0, or 2 with a line that says what is wrong."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -79,13 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--own", type=Path, required=True, help="what `paceline train data` has written")
     p.add_argument("--limit", type=int, default=60000)
     a = p.parse_args(argv)
-    try:
-        if a.limit < 0:
-            raise ConfigError("--limit is negative: give 0 or more", key="limit")
-        rows = write(a.dialogues, resolve_model(a.model), a.out, a.own, a.limit)
-    except PacelineError as error:
-        print(f"paceline: {error}", file=sys.stderr)
-        return 2
+    if a.limit < 0:
+        raise ConfigError("--limit is negative: give 0 or more", key="limit")
+    rows = write(a.dialogues, resolve_model(a.model), a.out, a.own, a.limit)
     print(f"{a.out}: {rows} samples")
     return 0
 
