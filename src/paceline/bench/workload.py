@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.config.lines import json_lines
 from paceline.errors import ConfigError
 
 
@@ -22,20 +22,10 @@ class Prompt:
 def read_prompts(path: Path) -> list[Prompt]:
     """Prompts of a JSON-lines file: `id`, `prompt`, perhaps `category`; ConfigError for a bad line."""
     prompts = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", key="prompts") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            prompts.append(Prompt(str(row["id"]), str(row.get("category", "")), str(row["prompt"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{path}:{number}: not a JSON object with `id` and `prompt` ({error})", key="prompts"
-            ) from error
+    for where, row in json_lines(path, "prompts"):
+        if not {"id", "prompt"} <= row.keys():
+            raise ConfigError(f"{where}: needs `id` and `prompt`", key="prompts")
+        prompts.append(Prompt(str(row["id"]), str(row.get("category", "")), str(row["prompt"])))
     if not prompts:
         raise ConfigError(f"{path}: no prompts in it", key="prompts")
     return prompts

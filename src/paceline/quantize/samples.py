@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from paceline.config.lines import json_lines
 from paceline.engine.tokenizer import TextTokenizer, load_tokenizer
 from paceline.errors import ConfigError, RequestError
 
@@ -91,29 +92,10 @@ def _entries(calibration: Calibration) -> list[tuple[str, Mapping[str, Any]]]:
             (f"built-in sample {i}", {"messages": talk}) for i, talk in enumerate(talks)
         ]
         return found[: calibration.samples]
-    try:
-        lines = calibration.file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"calibration file cannot be read: {reason}", key="calibration") from None
-    found = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip() and len(found) < calibration.samples:
-            where = f"{calibration.file} line {number}"
-            found.append((where, _object(where, line)))
+    found = list(islice(json_lines(calibration.file, "calibration"), calibration.samples))
     if not found:
         raise ConfigError(f"{calibration.file} holds no sample", key="calibration")
     return found
-
-
-def _object(where: str, line: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where}: not readable JSON: {error}", key="calibration") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}: must be a JSON object", key="calibration")
-    return value
 
 
 def _encode(tokenizer: TextTokenizer, where: str, entry: Mapping[str, Any]) -> list[int]:

@@ -88,14 +88,13 @@ def test_what_is_cut_or_loops_or_stands_in_the_benchmark_is_left_out(writer, tmp
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [(None, "cannot read"), ("", "is empty"), ('{"category": "a"}\n', "line 1"), ("x\n", "line 1")],
+    [(None, "cannot be read"), ("", "is empty"), ('{"category": "a"}\n', "line 1"), ("x\n", "line 1")],
 )
 def test_questions_are_read_before_anything_is_loaded(tmp_path, capsys, text, told):
     path = tmp_path / "q.jsonl"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(SystemExit):
-        main(["/no/model", str(tmp_path / "out"), "--questions", str(path)])
+    assert main(["/no/model", str(tmp_path / "out"), "--questions", str(path)]) == 2
     assert told in capsys.readouterr().err
 
 

@@ -73,7 +73,7 @@ def test_an_answered_question_stays_a_dialogue_and_its_system_message_first(tmp_
         ([line("q", "a")], "", "q.jsonl holds no line"),
         ("no json\n", [line("q")], "d.jsonl, line 1"),
         ([line("q", "a")], [{"prompt": "q"}], "q.jsonl, line 1"),
-        (None, [line("q")], "cannot read"),
+        (None, [line("q")], "cannot be read"),
     ],
 )
 def test_what_cannot_be_taken_is_told(tmp_path, capsys, dialogues, questions, told):

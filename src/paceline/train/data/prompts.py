@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.config.lines import json_lines
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,13 +79,8 @@ def read_prompts(paths: Sequence[str], key: str = "prompts") -> Iterator[Prompt]
     Raises ConfigError that names file and line where something is no prompt.
     """
     for path in prompt_files(paths, key):
-        with path.open(encoding="utf-8-sig") as lines:  # some editors put a byte order mark first
-            try:
-                for number, line in enumerate(lines, start=1):
-                    if line.strip():
-                        yield _parse(line, f"{path}, line {number}", key)
-            except UnicodeDecodeError:
-                raise ConfigError(f"{path} is not UTF-8", key=key) from None
+        for where, row in json_lines(path, key):
+            yield _parse(row, where, key)
 
 
 class PromptEncoder:
@@ -140,12 +136,8 @@ def _text(message: dict[str, Any]) -> str:
     return message["content"] or ""
 
 
-def _parse(line: str, where: str, key: str) -> Prompt:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not readable JSON: {error}", key=key) from None
-    if not isinstance(row, dict) or ("prompt" in row) == ("messages" in row):
+def _parse(row: dict[str, Any], where: str, key: str) -> Prompt:
+    if ("prompt" in row) == ("messages" in row):
         raise ConfigError(f"{where}: needs either `prompt` or `messages`", key=key)
     messages = row["messages"] if "messages" in row else [{"role": "user", "content": row["prompt"]}]
     try:

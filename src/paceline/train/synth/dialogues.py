@@ -28,7 +28,8 @@ import torch
 import yaml
 from tokenizers import Tokenizer
 
-from paceline.errors import explained
+from paceline.config.lines import json_lines
+from paceline.errors import ConfigError, explained
 from paceline.train.data.rollout import Answer, Prompt, Rollout
 from paceline.train.modules.load import load_train_target
 
@@ -141,19 +142,15 @@ class Dialogues:
         self.say(f"{name}: {len(rows)} answers, {sum(len(a.ids) for a in rows)} tokens")
 
 
-def read_questions(parser: argparse.ArgumentParser, path: Path) -> list[tuple[str, str]]:
-    """(category, text) of every line; what is wrong with the file ends the command."""
+def read_questions(path: Path) -> list[tuple[str, str]]:
+    """(category, text) of every line. Raises: ConfigError that names what is wrong with the file."""
     found: list[tuple[str, str]] = []
-    try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            found.append((str(row["category"]), str(row["prompt"])))
-    except (OSError, UnicodeDecodeError) as exc:
-        parser.error(f"--questions: cannot read {path}: {exc}")
-    except (ValueError, KeyError, TypeError):
-        parser.error(f'--questions: {path}, line {len(found) + 1}: needs {{"category": ..., "prompt": ...}}')
+    for where, row in json_lines(path, "questions"):
+        if not {"category", "prompt"} <= row.keys():
+            raise ConfigError(f'--questions: {where}: needs {{"category": ..., "prompt": ...}}')
+        found.append((str(row["category"]), str(row["prompt"])))
     if not found:
-        parser.error(f"--questions: {path} is empty")
+        raise ConfigError(f"--questions: {path} is empty")
     return found
 
 
@@ -184,7 +181,7 @@ def main(argv: list[str] | None = None) -> None:
     a.out.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     slots = a.slots or (2048 if device == "cuda" else 16)
-    given = None if a.questions is None else read_questions(p, a.questions)
+    given = None if a.questions is None else read_questions(a.questions)
     made = Dialogues(a.model, a.out, slots, a.seed, device, a.length)
     prompts = given if given is not None else made.prompts(a.seconds[0], a.prompts)
     if given is None:

@@ -10,7 +10,6 @@ a question alone, for `paceline train data`, or with its answer, for `paceline t
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from paceline.config.lines import json_lines
 from paceline.errors import ConfigError, explained
 from paceline.train.synth.curate import write_lines
 
@@ -47,20 +47,13 @@ def _plain(path: Path) -> Iterator[dict[str, Any]]:
 
     Raises: ConfigError for a file that cannot be read, or a line that is no conversation.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"cannot read {path}: {exc}") from exc
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for where, row in json_lines(path, path.stem):
         try:
-            row: dict[str, Any] = json.loads(line)
             texts = [m["content"] for m in row["messages"] if m["role"] != "system"]
             if not all(isinstance(text, str) for text in texts):
                 raise TypeError("content that is no text")
-        except (ValueError, KeyError, TypeError) as exc:
-            raise ConfigError(f"{path}, line {number}: needs `messages` of `role` and `content`") from exc
+        except (KeyError, TypeError) as exc:
+            raise ConfigError(f"{where}: needs `messages` of `role` and `content`") from exc
         if not row.get("tools") and 0 < sum(map(len, texts)) < SHORTEST:
             yield row
 

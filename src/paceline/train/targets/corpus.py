@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from paceline.config.lines import json_lines
 from paceline.errors import ConfigError
 from paceline.train.settings.target import AnswerSource, DialogueSource, SynthSource, TargetSettings
 from paceline.train.synth.dialogue import Dialogue, Split, assistant, user
@@ -107,22 +107,15 @@ def _spoken(dialogues: Iterable[Dialogue], kind: str, repeat: int, share: float)
 
 def read_dialogues(source: DialogueSource) -> Iterator[Dialogue]:
     """Its lines. Raises: ConfigError that names the file, and the line where one is no dialogue."""
-    try:
-        lines = Path(source.path).read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"dialogues: cannot read {source.path}: {exc}", key="dialogues") from exc
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                row: dict[str, Any] = json.loads(line)
-                found = Dialogue(row["messages"], source.kind, bool(row.get("thinking")), row.get("tools"))
-                if found.messages[-1]["role"] != "assistant" or not any(
-                    message["role"] == "user" for message in found.messages
-                ):
-                    raise ValueError("a dialogue has a question and ends with an answer")
-            except (ValueError, KeyError, TypeError, IndexError) as exc:
-                raise ConfigError(f"{source.path}, line {number}: {exc!r}", key="dialogues") from exc
-            yield found
+    for where, row in json_lines(Path(source.path), "dialogues"):
+        try:
+            found = Dialogue(row["messages"], source.kind, bool(row.get("thinking")), row.get("tools"))
+            roles = [message["role"] for message in found.messages]
+            if roles[-1] != "assistant" or "user" not in roles:
+                raise ValueError("a dialogue has a question and ends with an answer")
+        except (ValueError, KeyError, TypeError, IndexError) as exc:
+            raise ConfigError(f"{where}: {exc!r}", key="dialogues") from exc
+        yield found
 
 
 def _answers(source: AnswerSource) -> Iterator[Dialogue]:
