@@ -124,6 +124,13 @@ def test_mistakes_are_named_before_anything_is_measured(config, changes, message
         run(config(**changes), plan=plan, device="cpu")
 
 
+@pytest.mark.parametrize("seed", [2**64, -1])
+def test_a_seed_from_the_command_line_is_bounded_as_the_files(config, seed, monkeypatch):
+    monkeypatch.setattr(Evaluation, "run", lambda _: pytest.fail("it began"))
+    with pytest.raises(ConfigError, match="--seed: Input should be"):
+        run(config(), device="cpu", seed=seed)
+
+
 def test_a_full_disk_names_the_file_and_keeps_the_report_before(config, tmp_path, monkeypatch):
     out = tmp_path / "report.json"
     out.write_text("before")

@@ -17,7 +17,7 @@ from paceline.train.evaluate.bars import judge
 from paceline.train.evaluate.environment import environment
 from paceline.train.evaluate.report import read_card, show, training_runs, write_card, write_report
 from paceline.train.loop.plan import show as show_values
-from paceline.train.settings.base import load_yaml
+from paceline.train.settings.base import load_yaml, with_flags
 from paceline.train.settings.evaluate import EvaluateSettings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def run(
     """
     settings = load_yaml(config, EvaluateSettings)
     if seed is not None:
-        settings = settings.model_copy(update={"seed": seed})
+        settings = with_flags(settings, seed=seed)
     prompts = bench_prompts(settings)
     if plan:
         from paceline.train.evaluate.plan import plan_of
