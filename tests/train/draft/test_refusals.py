@@ -10,6 +10,7 @@ import pytest
 
 from paceline.errors import ConfigError
 from paceline.train.data.shards import read_samples
+from paceline.train.draft import command
 from tests import tiny
 from tests.train.draft.test_command import SETTINGS, run, write_settings
 
@@ -34,6 +35,17 @@ def test_a_layout_that_cannot_express_the_drafter_is_no_surprise_at_the_end(
     with pytest.raises(ConfigError, match="knows no causal full attention"):
         run(file, plan=plan)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("plan", [True, False])
+@pytest.mark.parametrize("inside", ["", "/deeper/still"])
+def test_a_file_in_the_place_of_the_folder_is_named_at_the_start(
+    tmp_path: Path, plan: bool, inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(command, "open_target", lambda _: pytest.fail("it began"))
+    with pytest.raises(ConfigError, match=r"^out: .*/file is a file; name a folder$"):
+        run(write_settings(tmp_path, out=f"{tmp_path}/file{inside}"), plan=plan)
 
 
 @pytest.mark.parametrize("wrong", [128, -1])

@@ -115,6 +115,7 @@ def test_a_plan_writes_nothing(config, tmp_path, capsys):
     ({"texts": {"novel": "/nowhere.txt"}}, "texts.novel"),
     ({"card": json.__file__}, "lacks the lines <!-- figures -->"),
     ({"out": "/"}, "out: / is a folder"),
+    ({"out": f"{json.__file__}/x.json"}, "__init__.py is a file; name a folder"),
     ({"acceptance": {"proposers": {"d": {"method": "dflash", "model": "/nowhere"}}}}, "does not exist"),
 ])  # fmt: skip
 @pytest.mark.parametrize("plan", [True, False])

@@ -105,6 +105,12 @@ def test_the_plan_says_what_a_run_takes(tmp_path: Path, capsys: pytest.CaptureFi
         run(settings(tmp_path, evaluate={"prompts": str(tmp_path / "nowhere")}), plan=True)
 
 
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is a file; name a folder"):
+        run(settings(tmp_path, out=str(tmp_path / "file")))
+
+
 def test_targets_without_heads_are_refused(tmp_path: Path) -> None:
     dense = command.open_target(str(tiny.make_target(tmp_path, "odd")))
     with pytest.raises(UnsupportedModelError, match="only hybrid targets"):

@@ -141,6 +141,15 @@ def test_settings_that_do_not_fit_together(tmp_path, changes, message):
         settings(tmp_path, **changes)
 
 
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    values = settings(tmp_path, out=str(tmp_path / "file")).model_dump(mode="json", exclude_none=True)
+    (tmp_path / "file").touch()
+    path = tmp_path / "target.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError, match="file is a file; name a folder"):
+        run(path, plan=False, as_json=True, resume=False, force=False, device="cpu")
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     write_corpus(tmp_path)
     with pytest.raises(ConfigError, match=r"text: cannot read .*nowhere\.txt"):

@@ -23,6 +23,7 @@ from paceline.train.draft.shape import check_positions, fit_spec, loss_shape, wa
 from paceline.train.draft.stage import TargetFolder, make_judge, open_samples, open_target
 from paceline.train.draft.task import DrafterTask, Export
 from paceline.train.loop.distributed import Place, joined, wait
+from paceline.train.loop.outputs import check_folder
 from paceline.train.loop.plan import Work, layer_activations, make_plan, show
 from paceline.train.loop.resume import checkpoint_steps
 from paceline.train.loop.step import count_parameters
@@ -224,6 +225,7 @@ def _resolved(settings: DrafterSettings, spec: DrafterSpec) -> dict[str, Any]:
 def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:
     """The body of the command; 0 on success."""
     settings = load_yaml(config, DrafterSettings)
+    check_folder(Path(settings.out))
     if plan:
         planning.show_plans(plan_drafter(settings, pick_device(device)), as_json)
     else:

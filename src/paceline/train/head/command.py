@@ -26,6 +26,7 @@ from paceline.train.draft.task import Export, Judge
 from paceline.train.head.export import export_head, export_model, link_model
 from paceline.train.head.task import HeadTask
 from paceline.train.loop.distributed import Place
+from paceline.train.loop.outputs import check_folder
 from paceline.train.loop.plan import Work, layer_activations, make_plan, show
 from paceline.train.loop.step import count_parameters
 from paceline.train.loop.trainer import Outcome, train
@@ -199,6 +200,7 @@ def plan_head(settings: HeadSettings, device: torch.device) -> dict[str, Any]:
 def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:
     """The body of the command; 0 on success."""
     settings = load_yaml(config, HeadSettings)
+    check_folder(Path(settings.out))
     if plan:
         planning.show_plans({"first": plan_head(settings, pick_device(device))}, as_json)
     else:

@@ -8,11 +8,22 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from paceline.errors import ConfigError
 from paceline.train.loop.resume import disk_full, replace_folder, write_json
 from paceline.train.loop.task import Task
 
 LAST, BEST, BEST_SCORE = "last", "best", "best.json"
 SCORE = "score"
+
+
+def check_folder(out: Path) -> None:
+    """Raises ConfigError where `out` cannot become a folder because it, or one that it lies in, is a file.
+
+    For the beginning of a command: making the folder fails only after much was read.
+    """
+    stands = next((place for place in (out, *out.parents) if place.exists()), None)
+    if stands is not None and not stands.is_dir():
+        raise ConfigError(f"out: {stands} is a file; name a folder", key="out")
 
 
 class Outputs:

@@ -20,6 +20,7 @@ from paceline.models.registry import read_target_spec
 from paceline.models.spec import TargetSpec
 from paceline.train.draft.plan import timed
 from paceline.train.loop.distributed import Place
+from paceline.train.loop.outputs import check_folder
 from paceline.train.loop.plan import Frozen, Work, layer_activations, make_plan, show, show_plan
 from paceline.train.loop.step import count_parameters
 from paceline.train.loop.trainer import Outcome, train
@@ -138,6 +139,7 @@ def plan_target(settings: TargetSettings, device: str) -> dict[str, Any]:
 def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:
     """The body of the command; 0 on success."""
     settings = load_yaml(config, TargetSettings)
+    check_folder(Path(settings.out))
     if plan:
         show_plan(plan_target(settings, device), as_json)
     else:
