@@ -8,8 +8,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from paceline.errors import ConfigError
-from paceline.train.loop.resume import disk_full, replace_folder, write_json
+from paceline.errors import CapacityError, ConfigError
+from paceline.train.loop.resume import disk_faults, replace_folder, write_json
 from paceline.train.loop.task import Task
 
 LAST, BEST, BEST_SCORE = "last", "best", "best.json"
@@ -38,10 +38,11 @@ class Outputs:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         try:
-            self.task.export(work)
-        except SafetensorError as error:
+            with disk_faults(self.out / LAST, SafetensorError):
+                self.task.export(work)
+        except CapacityError:
             shutil.rmtree(work, ignore_errors=True)
-            raise disk_full(self.out / LAST, error) from error
+            raise
         replace_folder(work, self.out / LAST)
         return self.out / LAST
 
@@ -51,7 +52,8 @@ class Outputs:
         if SCORE in values and values[SCORE] > self.best_score():
             work = self.out / f".{BEST}.unfinished"
             shutil.rmtree(work, ignore_errors=True)
-            shutil.copytree(self.out / LAST, work)
+            with disk_faults(self.out / BEST):
+                shutil.copytree(self.out / LAST, work)
             replace_folder(work, self.out / BEST)
             write_json(self.out / BEST_SCORE, {"step": step, **values})
         return values
