@@ -61,6 +61,20 @@ def test_an_id_outside_the_table_names_its_sample(tmp_path: Path, wrong: int) ->
         run(file, plan=True)
 
 
+@pytest.mark.parametrize("shards, words", [
+    (("shard-00000.jsonl",), r"holds no sample \(shard-00000\.jsonl: empty\): write answers"),
+    (("shard-00000.jsonl", "shard-00001.jsonl"), r"\(shard-00000\.jsonl to shard-00001\.jsonl: empty\)"),
+    ((), "data holds no whole shard: write answers with `paceline train data`"),
+])  # fmt: skip
+def test_a_folder_without_a_sample_is_named(tmp_path: Path, shards: tuple[str, ...], words: str) -> None:
+    file = write_settings(tmp_path)
+    next((tmp_path / "data").glob("shard-*.jsonl")).unlink()
+    for name in shards:
+        (tmp_path / "data" / name).touch()
+    with pytest.raises(ConfigError, match=words):
+        run(file, plan=True)
+
+
 @pytest.mark.parametrize("plan", [True, False])
 def test_rows_longer_than_the_drafters_positions_are_refused(tmp_path: Path, plan: bool) -> None:
     shape = {**SETTINGS["drafter"], "max_position_embeddings": 47}
