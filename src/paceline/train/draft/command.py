@@ -19,7 +19,7 @@ from paceline.train.draft.cache import cache_bytes, open_cache
 from paceline.train.draft.export import TargetFacts, check_formats, export_drafter
 from paceline.train.draft.features import FeatureSource, OnlineFeatures
 from paceline.train.draft.initial import continued_drafter, continued_spec, new_drafter
-from paceline.train.draft.shape import check_positions, fit_spec, loss_shape, warn_of_written_mask
+from paceline.train.draft.shape import check_positions, fit_spec, loss_shape, mask_text, warn_of_written_mask
 from paceline.train.draft.stage import TargetFolder, make_judge, open_samples, open_target
 from paceline.train.draft.task import DrafterTask, Export
 from paceline.train.loop.distributed import Place, joined, wait
@@ -207,6 +207,7 @@ def _plan_stage(
         target, tokens, count, rows, blocks * (spec.block_size - 1), teacher=settings.loss.kind == "kl"
     )
     plan = planning.with_estimate(plan, batches, cost, optim.gradient_accumulation, device)
+    plan["data"]["mask_token"] = mask_text(spec.mask_token_id, target.path)
     if stage.features.mode == "cached":
         width = spec.hidden_size * (len(spec.target_layer_ids) + (settings.loss.kind == "kl"))
         plan["data"]["feature_cache_gib"] = cache_bytes(batches.num_tokens, width) / 2**30
