@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.errors import ConfigError
+from paceline.errors import CapacityError, ConfigError
 from paceline.train.data.shards import read_samples
 from paceline.train.draft import command
 from tests import tiny
@@ -46,6 +46,18 @@ def test_a_file_in_the_place_of_the_folder_is_named_at_the_start(
     monkeypatch.setattr(command, "open_target", lambda _: pytest.fail("it began"))
     with pytest.raises(ConfigError, match=r"^out: .*/file is a file; name a folder$"):
         run(write_settings(tmp_path, out=f"{tmp_path}/file{inside}"), plan=plan)
+
+
+def test_more_than_the_machine_has_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("paceline.train.loop.memory.total_memory", lambda _: 2**10)
+    monkeypatch.setattr("paceline.train.loop.memory.memory_budget", lambda _, share: 2**10)
+    monkeypatch.setattr(command, "load_train_target", lambda *_: pytest.fail("it began"))
+    with pytest.raises(CapacityError, match=r"cpu has 0\.0 GiB in all: lower the rows"):
+        run(write_settings(tmp_path))
+    run(write_settings(tmp_path), plan=True)
+    assert "lower the rows" in json.loads(capsys.readouterr().out)["shortage"]
 
 
 @pytest.mark.parametrize("wrong", [128, -1])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from paceline import LLM, SamplingParams
-from paceline.errors import ConfigError, PairingError, UnsupportedModelError
+from paceline.errors import CapacityError, ConfigError, PairingError, UnsupportedModelError
 from paceline.models.checkpoint import Checkpoint
 from paceline.quantize.graft import graft_mtp
 from paceline.train.draft.stage import TargetFolder
@@ -109,6 +109,13 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file is a file; name a folder"):
         run(settings(tmp_path, out=str(tmp_path / "file")))
+
+
+def test_more_than_the_machine_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.train.loop.memory.total_memory", lambda _: 2**10)
+    monkeypatch.setattr("paceline.train.loop.memory.memory_budget", lambda _, share: 2**10)
+    with pytest.raises(CapacityError, match=r"cpu has 0\.0 GiB in all"):
+        run(settings(tmp_path))
 
 
 def test_targets_without_heads_are_refused(tmp_path: Path) -> None:

@@ -82,6 +82,9 @@ def run_drafter(
         torch.manual_seed(settings.optim.seed)
         if place.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
+        for stage in _stages(settings):
+            kept = _activations(settings, stage, target, drafter.spec, place.device)
+            planning.check_room(target, stage.optim, drafter, kept, place.device)
         compute = settings.optim.compute(place.device)
         frozen = load_train_target(target.path, place.device, compute)
         for stage in _stages(settings):
@@ -189,10 +192,8 @@ def _plan_stage(
     spec, optim, batches = drafter.spec, stage.optim, _batches(settings, stage, target, drafter.spec)
     compute, count = optim.compute(device), count_parameters(drafter.parameters())
     tokens, blocks = stage.data.rows * stage.data.length, stage.data.rows * stage.num_anchors
-    rows, mixer = blocks * spec.block_size, 2 * (spec.num_heads + spec.kv_heads) * spec.head_dim
-    activations = layer_activations(
-        rows, spec.num_layers, spec.hidden_size, spec.intermediate_size, mixer, compute
-    ) + planning.logit_bytes(target, settings.loss.head_rows)
+    rows = blocks * spec.block_size
+    activations = _activations(settings, stage, target, spec, device)
     plan = make_plan(
         "train drafter",
         _resolved(settings, spec),
@@ -212,6 +213,19 @@ def _plan_stage(
         width = spec.hidden_size * (len(spec.target_layer_ids) + (settings.loss.kind == "kl"))
         plan["data"]["feature_cache_gib"] = cache_bytes(batches.num_tokens, width) / 2**30
     return plan
+
+
+def _activations(
+    settings: DrafterSettings, stage: _Stage, target: TargetFolder, spec: DrafterSpec, device: torch.device
+) -> int:
+    """Bytes of a batch's activations, estimated."""
+    blocks, mixer = stage.data.rows * stage.num_anchors, 2 * (spec.num_heads + spec.kv_heads) * spec.head_dim
+    layers = layer_activations(
+        blocks * spec.block_size, spec.num_layers, spec.hidden_size, spec.intermediate_size, mixer,
+        stage.optim.compute(device),
+    )  # fmt: skip
+    guesses = blocks * (spec.block_size - 1)
+    return layers + planning.logit_bytes(target, min(guesses, settings.loss.head_rows))
 
 
 def _resolved(settings: DrafterSettings, spec: DrafterSpec) -> dict[str, Any]:
