@@ -19,6 +19,7 @@ from paceline.train.settings.base import load_yaml
 from paceline.train.settings.data import DataSettings
 from paceline.train.settings.drafter import DrafterSettings
 from tests import tiny
+from tests.architecture.tree import ROOT
 from tests.quantize.sparse import write_sparse
 from tests.tiny_dense import TinyDense, dense_config, dense_weights, drafter_for_dense, make_dense
 
@@ -54,6 +55,15 @@ def test_the_drafter_fits_its_target_and_its_budget(tmp_path: Path) -> None:
     answers = load_yaml(EXAMPLE / "data.yaml", DataSettings)
     assert settings.data.path == answers.out and settings.target == answers.model
     assert settings.evaluate is not None and settings.evaluate.prompts in answers.held_out
+
+
+def test_the_drafter_is_trained_as_the_one_that_met_the_goal() -> None:
+    settings = load_yaml(EXAMPLE / "drafter.yaml", DrafterSettings).model_dump(mode="json")
+    measured = json.loads((ROOT / "docs/benchmarks/2026-11-30-h200-training.json").read_text())
+    then = measured["smollm2_drafter_third"]["run"]["config"]
+    for pause in ("eval_every", "save_every"):  # they change nothing of what is learnt
+        settings["optim"][pause] = then["optim"][pause]
+    assert settings == {**then, "evaluate": settings["evaluate"]}
 
 
 @pytest.fixture(scope="module")

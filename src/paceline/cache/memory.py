@@ -37,6 +37,16 @@ def memory_budget(device: torch.device | str, *, share: float, reserve_bytes: in
     return max(0, int(free * share) - reserve_bytes)
 
 
+def total_memory(device: torch.device | str) -> int:
+    """Bytes of a GPU, or of the machine, bounded by a container's limit; free or not."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _read_int("/sys/fs/cgroup/memory.max")
+    return total if limit is None else min(total, limit)
+
+
 def utilization_budget(device: torch.device, utilization: float) -> int:
     """Bytes left for the cache when everything on a GPU may take `utilization` of its memory."""
     free, total = torch.cuda.mem_get_info(device)

@@ -133,6 +133,13 @@ def test_force_begins_anew_and_touches_nothing_else(tmp_path, config):
         command.run(config("new", limit=1), resume=True)
 
 
+def test_a_file_in_the_place_of_the_folder_is_refused_before_prompts_are_read(tmp_path, config, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(command, "select", lambda _: pytest.fail("it began"))
+    with pytest.raises(ConfigError, match="file is a file; name a folder"):
+        command.run(config("file"))
+
+
 def test_a_speculating_engine_writes_the_same_shards(tmp_path, config):
     command.run(config("plain"))
     engine = {"max_num_seqs": 5, "max_num_batched_tokens": 128, "max_model_len": 256,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from paceline.errors import ConfigError
+from paceline.errors import CapacityError, ConfigError
 from paceline.train.data.shards import Sample, ShardWriter, mend, read_meta, read_samples
 
 META = {"model": "tiny", "temperature": 0.7, "thinking": ["on"]}
@@ -32,6 +32,13 @@ def test_samples_survive_the_disk_in_order(tmp_path):
         "id": "é-7", "category": None, "thinking": True, "prompt_ids": [1, 2, 7],
         "answer_ids": [3] * 7 + [2], "finish": "stop",
     }  # fmt: skip
+
+
+def test_a_full_disk_names_the_shard(tmp_path):
+    words = r"shard-00000\.jsonl\.unfinished cannot be written, .* full: make room, then --resume"
+    with pytest.raises(CapacityError, match=words), ShardWriter(tmp_path, META) as writer:
+        (tmp_path / "shard-00000.jsonl.unfinished").symlink_to("/dev/full")
+        writer.write(sample(0))
 
 
 def test_a_stopped_run_goes_on_behind_its_torn_line(tmp_path):

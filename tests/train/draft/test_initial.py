@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import AddedToken, Tokenizer, models
 
-from paceline.errors import UnsupportedModelError
+from paceline.errors import ConfigError, UnsupportedModelError
 from paceline.models.checkpoint import Checkpoint
 from paceline.models.registry import read_drafter_spec, read_target_spec
 from paceline.train.draft.export import TargetFacts, export_drafter
 from paceline.train.draft.initial import continued_drafter, new_drafter
-from paceline.train.draft.shape import paper_gamma
+from paceline.train.draft.shape import fit_spec, mask_text, paper_gamma
+from paceline.train.settings.drafter import DrafterShape
 from tests import tiny, tiny_quantized
 from tests.train.draft.harness import draft_spec
 
@@ -96,3 +99,40 @@ def test_a_seed_gives_the_same_weights_and_leaves_the_random_state(folder: Path)
 def test_the_papers_gammas() -> None:
     assert [paper_gamma(size) for size in (8, 10, 16)] == [4.0, 5.0, 7.0]
     assert paper_gamma(2) >= 1 and paper_gamma(13) == 6.0
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Gives the target a tokenizer that names all 128 rows, the last of them these special tokens."""
+
+    def give(*special: str, template: str | None = None) -> None:
+        names = {f"w{i}": i for i in range(128 - len(special))}
+        backend = Tokenizer(models.WordLevel(names, unk_token="w0"))
+        backend.add_tokens([AddedToken(name, special=True) for name in special])
+        tokenizer = SimpleNamespace(size=128, backend=backend, chat_template=template)
+        monkeypatch.setattr("paceline.train.draft.shape.load_tokenizer", lambda _: tokenizer)
+
+    return give
+
+
+@pytest.mark.parametrize("mask", ["<|mask|>", "<|MASK|>", "<mask>", "[MASK]", "|<MASK>|"])
+def test_a_full_table_gives_the_row_of_its_mask_token(folder: Path, named: Any, mask: str) -> None:
+    named("<|other|>", mask, "<|last|>")
+    found = fit_spec(DrafterShape(), read_target_spec(folder), folder).mask_token_id
+    assert found == 126 and mask_text(found, folder) == mask
+
+
+def test_without_a_mask_token_others_that_may_do_are_named(folder: Path, named: Any) -> None:
+    spec = read_target_spec(folder)
+    named("<|turn|>", "<|spare|>", "<|pad|>", template="{{ '<|turn|>' }}")
+    words = r"mask_token_id to an id that no answer holds, .* <\|spare\|> \(126\) or <\|pad\|> \(127\);"
+    with pytest.raises(ConfigError, match=words):
+        fit_spec(DrafterShape(), spec, folder)
+    named()
+    with pytest.raises(ConfigError, match="an id that no answer holds; --plan warns"):
+        fit_spec(DrafterShape(), spec, folder)
+
+
+def test_a_row_without_a_token_comes_first(folder: Path) -> None:
+    row = fit_spec(DrafterShape(), read_target_spec(folder), folder).mask_token_id
+    assert mask_text(row, folder) == "none: a row that the tokenizer does not name"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.errors import ConfigError
+from paceline.errors import CapacityError, ConfigError
 from paceline.train.data.shards import read_samples
+from paceline.train.draft import command
 from tests import tiny
 from tests.train.draft.test_command import SETTINGS, run, write_settings
 
@@ -36,6 +37,29 @@ def test_a_layout_that_cannot_express_the_drafter_is_no_surprise_at_the_end(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("plan", [True, False])
+@pytest.mark.parametrize("inside", ["", "/deeper/still"])
+def test_a_file_in_the_place_of_the_folder_is_named_at_the_start(
+    tmp_path: Path, plan: bool, inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(command, "open_target", lambda _: pytest.fail("it began"))
+    with pytest.raises(ConfigError, match=r"^out: .*/file is a file; name a folder$"):
+        run(write_settings(tmp_path, out=f"{tmp_path}/file{inside}"), plan=plan)
+
+
+def test_more_than_the_machine_has_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("paceline.train.loop.memory.total_memory", lambda _: 2**10)
+    monkeypatch.setattr("paceline.train.loop.memory.memory_budget", lambda _, share: 2**10)
+    monkeypatch.setattr(command, "load_train_target", lambda *_: pytest.fail("it began"))
+    with pytest.raises(CapacityError, match=r"cpu has 0\.0 GiB in all: lower the rows"):
+        run(write_settings(tmp_path))
+    run(write_settings(tmp_path), plan=True)
+    assert "lower the rows" in json.loads(capsys.readouterr().out)["shortage"]
+
+
 @pytest.mark.parametrize("wrong", [128, -1])
 def test_an_id_outside_the_table_names_its_sample(tmp_path: Path, wrong: int) -> None:
     file = write_settings(tmp_path)
@@ -46,6 +70,20 @@ def test_an_id_outside_the_table_names_its_sample(tmp_path: Path, wrong: int) ->
     with pytest.raises(
         ConfigError, match=f"sample {lines[2]['id']} holds the id {wrong}, the target has 128"
     ):
+        run(file, plan=True)
+
+
+@pytest.mark.parametrize("shards, words", [
+    (("shard-00000.jsonl",), r"holds no sample \(shard-00000\.jsonl: empty\): write answers"),
+    (("shard-00000.jsonl", "shard-00001.jsonl"), r"\(shard-00000\.jsonl to shard-00001\.jsonl: empty\)"),
+    ((), "data holds no whole shard: write answers with `paceline train data`"),
+])  # fmt: skip
+def test_a_folder_without_a_sample_is_named(tmp_path: Path, shards: tuple[str, ...], words: str) -> None:
+    file = write_settings(tmp_path)
+    next((tmp_path / "data").glob("shard-*.jsonl")).unlink()
+    for name in shards:
+        (tmp_path / "data" / name).touch()
+    with pytest.raises(ConfigError, match=words):
         run(file, plan=True)
 
 

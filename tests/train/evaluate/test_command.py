@@ -115,6 +115,7 @@ def test_a_plan_writes_nothing(config, tmp_path, capsys):
     ({"texts": {"novel": "/nowhere.txt"}}, "texts.novel"),
     ({"card": json.__file__}, "lacks the lines <!-- figures -->"),
     ({"out": "/"}, "out: / is a folder"),
+    ({"out": f"{json.__file__}/x.json"}, "__init__.py is a file; name a folder"),
     ({"acceptance": {"proposers": {"d": {"method": "dflash", "model": "/nowhere"}}}}, "does not exist"),
 ])  # fmt: skip
 @pytest.mark.parametrize("plan", [True, False])
@@ -122,6 +123,13 @@ def test_mistakes_are_named_before_anything_is_measured(config, changes, message
     monkeypatch.setattr(Evaluation, "_answered", lambda *_: pytest.fail("it began"))
     with pytest.raises((ConfigError, ModelError), match=message):
         run(config(**changes), plan=plan, device="cpu")
+
+
+@pytest.mark.parametrize("seed", [2**64, -1])
+def test_a_seed_from_the_command_line_is_bounded_as_the_files(config, seed, monkeypatch):
+    monkeypatch.setattr(Evaluation, "run", lambda _: pytest.fail("it began"))
+    with pytest.raises(ConfigError, match="--seed: Input should be"):
+        run(config(), device="cpu", seed=seed)
 
 
 def test_a_full_disk_names_the_file_and_keeps_the_report_before(config, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from paceline import LLM, SamplingParams
-from paceline.errors import ConfigError, PairingError, UnsupportedModelError
+from paceline.errors import CapacityError, ConfigError, PairingError, UnsupportedModelError
 from paceline.models.checkpoint import Checkpoint
 from paceline.quantize.graft import graft_mtp
 from paceline.train.draft.stage import TargetFolder
@@ -103,6 +103,19 @@ def test_the_plan_says_what_a_run_takes(tmp_path: Path, capsys: pytest.CaptureFi
     assert plan["steps"] == 3 and plan["seconds"] > 0 and not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match=r"evaluate\.prompts"):
         run(settings(tmp_path, evaluate={"prompts": str(tmp_path / "nowhere")}), plan=True)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is a file; name a folder"):
+        run(settings(tmp_path, out=str(tmp_path / "file")))
+
+
+def test_more_than_the_machine_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.train.loop.memory.total_memory", lambda _: 2**10)
+    monkeypatch.setattr("paceline.train.loop.memory.memory_budget", lambda _, share: 2**10)
+    with pytest.raises(CapacityError, match=r"cpu has 0\.0 GiB in all"):
+        run(settings(tmp_path))
 
 
 def test_targets_without_heads_are_refused(tmp_path: Path) -> None:

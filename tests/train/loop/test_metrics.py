@@ -10,6 +10,7 @@ import types
 import pytest
 from rich.console import Console
 
+from paceline.errors import CapacityError
 from paceline.train.loop.metrics import Metrics, clock, forget_after
 
 VALUES = {"loss": 1.5, "learning_rate": 1e-3, "grad_norm": 0.25, "tokens_per_second": 12345.6}
@@ -35,6 +36,14 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path):
         {"step": 20, **VALUES, "accuracy": 0.5},
         {"step": 20, "evaluation": {"score": 2.25}},
     ]
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    metrics = Metrics(tmp_path, "drafter", False, Console(file=io.StringIO()))
+    words = r"metrics\.jsonl cannot be written, perhaps the disk is full: make room, then --resume \(No space"
+    with pytest.raises(CapacityError, match=words), metrics:
+        metrics.log(10, 100, VALUES, None)
 
 
 def test_one_line_is_kept_up_to_date_on_a_terminal(tmp_path):

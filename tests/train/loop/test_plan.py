@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 import torch
 
+from paceline.cache.memory import memory_budget, total_memory
+from paceline.errors import CapacityError
+from paceline.train.loop import memory
 from paceline.train.loop.plan import Frozen, Work, last_pace, layer_activations, make_plan, show, show_plan
 from paceline.train.loop.trainer import Trainer
 from tests.train.loop.tiny import Net, TinyTask, settings
@@ -41,6 +45,61 @@ def test_parameters_memory_and_tokens(tmp_path):
     assert made["tokens"] == 12 * 24
 
 
+def room(monkeypatch, free, total):
+    """A machine of so many bytes."""
+    monkeypatch.setattr(memory, "memory_budget", lambda device, share: free)
+    monkeypatch.setattr(memory, "total_memory", lambda device: total)
+
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+GIB = 2**30
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_what_fits_says_nothing_and_what_is_not_free_warns(monkeypatch, device):
+    room(monkeypatch, 4 * GIB, 9 * GIB)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        memory.check_memory(4 * GIB, device)
+    words = (
+        rf"about 5\.0 GiB of memory, {device} has 4\.0 GiB of 9\.0 GiB free: free memory, or lower the rows"
+    )
+    with pytest.warns(UserWarning, match=words):
+        memory.check_memory(5 * GIB, device)
+    monkeypatch.setenv("RANK", "1")
+    memory.check_memory(5 * GIB, device)  # said once
+
+
+@pytest.mark.parametrize("device, most", [(CPU, 9.0), (GPU, 13.5)])
+def test_what_no_memory_holds_is_refused(monkeypatch, device, most):
+    room(monkeypatch, 4 * GIB, 9 * GIB)
+    words = f"{device} has 9\\.0 GiB in all: lower the rows of a batch"
+    with pytest.warns(UserWarning):
+        memory.check_memory(int(most * GIB), device)
+    with pytest.raises(CapacityError, match=words):
+        memory.check_memory(int(most * GIB) + 1, device)
+
+
+def test_processes_of_a_machine_share_its_memory(monkeypatch):
+    room(monkeypatch, 9 * GIB, 9 * GIB)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert memory.shortage(5 * GIB, GPU) is None
+    with pytest.raises(CapacityError, match=r"about 10\.0 GiB"):
+        memory.check_memory(5 * GIB, CPU)
+
+
+def test_a_plan_says_what_does_not_fit(tmp_path, monkeypatch, capsys):
+    assert plan(tmp_path)["shortage"] is None
+    room(monkeypatch, 10, 20)
+    made = plan(tmp_path)
+    show_plan(made, as_json=False)
+    assert f"  does not fit: {made['shortage']}" in capsys.readouterr().out.splitlines()
+
+
+def test_the_machine_has_more_than_is_free():
+    assert total_memory("cpu") >= memory_budget("cpu", share=1.0) > 0
+
+
 def test_the_memory_of_the_optimizer_is_what_it_really_holds(tmp_path):
     for kind in ("adamw", "muon"):
         trainer = Trainer(TinyTask(), settings(max_steps=1, optimizer=kind), tmp_path / kind, "cpu")
@@ -60,7 +119,8 @@ def test_several_processes_share_or_repeat(tmp_path, monkeypatch):
     assert fsdp["masters"] == alone // 2 and fsdp["cast_weights"] == alone
 
 
-def test_bf16_keeps_a_copy_of_the_weights(tmp_path):
+def test_bf16_keeps_a_copy_of_the_weights(tmp_path, monkeypatch):
+    room(monkeypatch, 2**30, 2**30)
     made = plan(tmp_path, device="cuda", compute_dtype="auto")
     assert made["compute_dtype"] == "bfloat16"
     assert made["memory"]["cast_weights"] == 2 * (EMBEDDING + MATRICES + VECTORS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from safetensors import SafetensorError
 
 from paceline.errors import CapacityError
 from paceline.train.loop import resume
+from paceline.train.loop.outputs import Outputs
 from paceline.train.loop.resume import checkpoint_steps, load_newest, replace_folder, save_checkpoint
 from paceline.train.loop.trainer import Trainer
 from tests.architecture.tree import ROOT
@@ -109,10 +112,10 @@ def test_a_death_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatc
 
     def torn(value, file):
         file.write(b"half of")
-        raise OSError("No space left on device")
+        raise SystemExit
 
     monkeypatch.setattr(resume.torch, "save", torn)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(SystemExit):
         save_checkpoint(tmp_path, 8, {"x": torch.arange(3)}, keep=2)
     monkeypatch.undo()
     assert checkpoint_steps(tmp_path) == [4] and load_newest(tmp_path)["step"] == 4
@@ -134,6 +137,13 @@ def test_a_full_disk_is_told_in_our_words_and_leaves_nothing_behind(tmp_path, mo
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-4"]
     monkeypatch.undo()
 
+    monkeypatch.setattr(resume.os, "fsync", raises(OSError(errno.ENOSPC, "No space left on device")))
+    words = r"step-8 cannot be written, .*make room, then --resume \(No space left on device\)"
+    with pytest.raises(CapacityError, match=words):
+        save_checkpoint(tmp_path / "checkpoints", 8, {}, keep=2)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-4"]
+    monkeypatch.undo()
+
     class Full(TinyTask):
         def export(self, folder):
             raise SafetensorError("Error while serializing: I/O error: No space left on device")
@@ -146,6 +156,31 @@ def test_a_full_disk_is_told_in_our_words_and_leaves_nothing_behind(tmp_path, mo
         "metrics.jsonl",
         "run.json",
     ]
+
+
+def raises(error):
+    def fails(*_, **__):
+        raise error
+
+    return fails
+
+
+@pytest.mark.parametrize("error", [
+    OSError(errno.ENOSPC, "No space left on device"),
+    shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")]),
+])  # fmt: skip
+def test_a_best_that_the_disk_does_not_take_is_named(tmp_path, monkeypatch, error):
+    outputs = Outputs(tmp_path, TinyTask(scores=[1.0]))
+    outputs.export()
+    monkeypatch.setattr("paceline.train.loop.outputs.shutil.copytree", raises(error))
+    with pytest.raises(CapacityError, match=r"best cannot be written, .*No space left on device"):
+        outputs.evaluate(1)
+
+
+def test_another_fault_of_the_system_stays_what_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(resume.torch, "save", raises(PermissionError(errno.EACCES, "Permission denied")))
+    with pytest.raises(PermissionError):
+        save_checkpoint(tmp_path, 8, {}, keep=2)
 
 
 def test_only_the_newest_are_kept(tmp_path):

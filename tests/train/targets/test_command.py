@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from paceline import LLM, SamplingParams
-from paceline.errors import ConfigError
+from paceline.errors import CapacityError, ConfigError
 from paceline.models.registry import read_target_spec
 from paceline.train.loop.resume import load_newest
 from paceline.train.modules.load import load_train_target
@@ -139,6 +139,23 @@ def test_a_plan_counts_without_training(trained, capsys):
 def test_settings_that_do_not_fit_together(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message.replace("{", r"\{")):
         settings(tmp_path, **changes)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    values = settings(tmp_path, out=str(tmp_path / "file")).model_dump(mode="json", exclude_none=True)
+    (tmp_path / "file").touch()
+    path = tmp_path / "target.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError, match="file is a file; name a folder"):
+        run(path, plan=False, as_json=True, resume=False, force=False, device="cpu")
+
+
+def test_more_than_the_machine_has_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.train.loop.memory.total_memory", lambda _: 2**10)
+    monkeypatch.setattr("paceline.train.loop.memory.memory_budget", lambda _, share: 2**10)
+    write_corpus(tmp_path)
+    with pytest.raises(CapacityError, match=r"cpu has 0\.0 GiB in all"):
+        run_target(settings(tmp_path), device="cpu")
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):

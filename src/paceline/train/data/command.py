@@ -21,6 +21,7 @@ from paceline.train.data.prompts import PromptEncoder
 from paceline.train.data.rollout_answers import RolloutAnswers
 from paceline.train.data.shards import META_FILE, lock, write_json
 from paceline.train.data.trial import run_trial
+from paceline.train.loop.outputs import check_folder
 from paceline.train.loop.plan import show
 from paceline.train.modules.load import load_train_target
 from paceline.train.settings.base import load_yaml
@@ -47,6 +48,7 @@ def run(
     written. resume: go on in a folder that holds answers already. force: begin it anew.
     """
     settings = load_yaml(config, DataSettings)
+    check_folder(Path(settings.out))
     if not plan:
         _check_out(Path(settings.out), resume, force)
     resolved = resolve_engine(settings, device)

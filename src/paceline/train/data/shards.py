@@ -15,12 +15,14 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, Self
 
 from paceline.errors import ConfigError
+from paceline.train.loop.resume import disk_faults
 
 META_FILE = "meta.json"
 UNFINISHED = ".unfinished"
@@ -91,7 +93,8 @@ def shard_files(folder: Path) -> list[Path]:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file that is there whole or not at all."""
     beside = path.with_name(path.name + UNFINISHED)
-    beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    with disk_faults(path):
+        beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(beside, path)
 
 
@@ -147,8 +150,9 @@ class ShardWriter:
         """Append one sample; it is in the operating system's hands on return. Ids must differ."""
         assert sample.id not in self.done, f"sample {sample.id!r} stands already"
         file = self._file or self._open()
-        file.write(sample.to_json() + "\n")
-        file.flush()
+        with disk_faults(self._unfinished(len(self._counts) - 1)):
+            file.write(sample.to_json() + "\n")
+            file.flush()
         self.done.add(sample.id)
         self._counts[-1] += 1
         if self._counts[-1] == self.rows_per_shard:
@@ -178,7 +182,8 @@ class ShardWriter:
             self.close()
             return
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what a full disk has not taken: `error` tells of it
+                self._file.close()
             self._file = None
         self._lock.close()
 

@@ -30,7 +30,7 @@ from paceline.train.data.batches import PADDING_DOCUMENT, SampleBatches, TokenBa
 from paceline.train.data.produce import model_fingerprint
 from paceline.train.data.shards import write_json
 from paceline.train.draft.features import Captured, OnlineFeatures
-from paceline.train.loop.resume import disk_full
+from paceline.train.loop.resume import disk_faults
 
 INDEX = "index.json"
 SHARD_BYTES = 1 << 30
@@ -164,10 +164,8 @@ class _Writer:
         """Write what is held."""
         if self.held:
             name = f"features-{self.count:05d}.safetensors"
-            try:
+            with disk_faults(self.folder / name, SafetensorError):
                 save_file(self.held, str(self.folder / name))
-            except SafetensorError as error:
-                raise disk_full(self.folder / name, error) from error
             self.files |= dict.fromkeys(self.held, name)
             self.held, self.size, self.count = {}, 0, self.count + 1
 

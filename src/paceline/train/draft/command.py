@@ -19,10 +19,11 @@ from paceline.train.draft.cache import cache_bytes, open_cache
 from paceline.train.draft.export import TargetFacts, check_formats, export_drafter
 from paceline.train.draft.features import FeatureSource, OnlineFeatures
 from paceline.train.draft.initial import continued_drafter, continued_spec, new_drafter
-from paceline.train.draft.shape import check_positions, fit_spec, loss_shape, warn_of_written_mask
+from paceline.train.draft.shape import check_positions, fit_spec, loss_shape, mask_text, warn_of_written_mask
 from paceline.train.draft.stage import TargetFolder, make_judge, open_samples, open_target
 from paceline.train.draft.task import DrafterTask, Export
 from paceline.train.loop.distributed import Place, joined, wait
+from paceline.train.loop.outputs import check_folder
 from paceline.train.loop.plan import Work, layer_activations, make_plan, show
 from paceline.train.loop.resume import checkpoint_steps
 from paceline.train.loop.step import count_parameters
@@ -81,6 +82,9 @@ def run_drafter(
         torch.manual_seed(settings.optim.seed)
         if place.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
+        for stage in _stages(settings):
+            kept = _activations(settings, stage, target, drafter.spec, place.device)
+            planning.check_room(target, stage.optim, drafter, kept, place.device)
         compute = settings.optim.compute(place.device)
         frozen = load_train_target(target.path, place.device, compute)
         for stage in _stages(settings):
@@ -188,10 +192,8 @@ def _plan_stage(
     spec, optim, batches = drafter.spec, stage.optim, _batches(settings, stage, target, drafter.spec)
     compute, count = optim.compute(device), count_parameters(drafter.parameters())
     tokens, blocks = stage.data.rows * stage.data.length, stage.data.rows * stage.num_anchors
-    rows, mixer = blocks * spec.block_size, 2 * (spec.num_heads + spec.kv_heads) * spec.head_dim
-    activations = layer_activations(
-        rows, spec.num_layers, spec.hidden_size, spec.intermediate_size, mixer, compute
-    ) + planning.logit_bytes(target, settings.loss.head_rows)
+    rows = blocks * spec.block_size
+    activations = _activations(settings, stage, target, spec, device)
     plan = make_plan(
         "train drafter",
         _resolved(settings, spec),
@@ -206,10 +208,24 @@ def _plan_stage(
         target, tokens, count, rows, blocks * (spec.block_size - 1), teacher=settings.loss.kind == "kl"
     )
     plan = planning.with_estimate(plan, batches, cost, optim.gradient_accumulation, device)
+    plan["data"]["mask_token"] = mask_text(spec.mask_token_id, target.path)
     if stage.features.mode == "cached":
         width = spec.hidden_size * (len(spec.target_layer_ids) + (settings.loss.kind == "kl"))
         plan["data"]["feature_cache_gib"] = cache_bytes(batches.num_tokens, width) / 2**30
     return plan
+
+
+def _activations(
+    settings: DrafterSettings, stage: _Stage, target: TargetFolder, spec: DrafterSpec, device: torch.device
+) -> int:
+    """Bytes of a batch's activations, estimated."""
+    blocks, mixer = stage.data.rows * stage.num_anchors, 2 * (spec.num_heads + spec.kv_heads) * spec.head_dim
+    layers = layer_activations(
+        blocks * spec.block_size, spec.num_layers, spec.hidden_size, spec.intermediate_size, mixer,
+        stage.optim.compute(device),
+    )  # fmt: skip
+    guesses = blocks * (spec.block_size - 1)
+    return layers + planning.logit_bytes(target, min(guesses, settings.loss.head_rows))
 
 
 def _resolved(settings: DrafterSettings, spec: DrafterSpec) -> dict[str, Any]:
@@ -224,6 +240,7 @@ def _resolved(settings: DrafterSettings, spec: DrafterSpec) -> dict[str, Any]:
 def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:
     """The body of the command; 0 on success."""
     settings = load_yaml(config, DrafterSettings)
+    check_folder(Path(settings.out))
     if plan:
         planning.show_plans(plan_drafter(settings, pick_device(device)), as_json)
     else:

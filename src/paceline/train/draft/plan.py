@@ -13,13 +13,16 @@ from math import prod
 from typing import Any
 
 import torch
+from torch import nn
 
 from paceline.models.checkpoint import Checkpoint
 from paceline.models.quantized import as_plain
 from paceline.models.spec import FULL_ATTENTION, SLIDING_ATTENTION, DrafterSpec
 from paceline.train.data.batches import SampleBatches
 from paceline.train.draft.stage import TargetFolder
-from paceline.train.loop.plan import Frozen, show_plan
+from paceline.train.loop.memory import check_memory
+from paceline.train.loop.plan import Frozen, estimate_memory, show_plan
+from paceline.train.settings.optim import OptimSettings
 
 _EFFICIENCY = {"cuda": 0.35, "cpu": 0.5}
 """Share of the measured matrix rate that is assumed; the first run replaces the guess by its pace."""
@@ -73,6 +76,14 @@ def arithmetic(
 def logit_bytes(target: TargetFolder, rows: int) -> int:
     """Temporaries of a chunk of `rows` guesses."""
     return 4 * _LOGIT_COPIES * rows * target.spec.vocab_size
+
+
+def check_room(
+    target: TargetFolder, settings: OptimSettings, module: nn.Module, activations: int, device: torch.device
+) -> None:
+    """Before anything is loaded: warns or raises as `check_memory`."""
+    frozen = frozen_target(target, settings.compute(device))
+    check_memory(estimate_memory(settings, module, activations, device, frozen)["total"], device)
 
 
 def shape_of(spec: DrafterSpec) -> dict[str, Any]:

@@ -12,10 +12,15 @@ from paceline.models.dflash_config import default_taps
 from paceline.models.spec import SLIDING_ATTENTION, DrafterSpec, TargetSpec
 from paceline.train.data.batches import SampleBatches
 from paceline.train.draft.losses import LossShape
+from paceline.train.modules.vocabulary import MASK
 from paceline.train.settings.drafter import DrafterSettings, DrafterShape, LossSettings
 
 _PAPER_GAMMAS = ((8, 4.0), (10, 5.0), (16, 7.0))
 """Block size and gamma of the published recipe."""
+_MASKS = (MASK, "<|MASK|>", "<mask>", "[MASK]", "|<MASK>|")
+"""Tokens that are there to stand for no text, the first that a tokenizer has."""
+_SUGGESTED = 4
+"""Special tokens that an error names."""
 
 
 def fit_spec(shape: DrafterShape, target: TargetSpec, folder: Path) -> DrafterSpec:
@@ -87,6 +92,13 @@ def warn_of_written_mask(batches: SampleBatches, mask: int, folder: Path) -> Non
         )
 
 
+def mask_text(mask: int, folder: Path) -> str:
+    """What the tokenizer of the target in `folder` calls the mask's row, for a plan."""
+    tokenizer = load_tokenizer(folder)
+    token = None if tokenizer is None else tokenizer.backend.id_to_token(mask)
+    return str(token or "none: a row that the tokenizer does not name")
+
+
 def loss_shape(settings: LossSettings, block_size: int) -> LossShape:
     """The loss, with the paper's gamma for this block size where none is given."""
     return LossShape(settings.kind, settings.decay_gamma or paper_gamma(block_size), settings.dpace_alpha)
@@ -122,14 +134,7 @@ def _taps(shape: DrafterShape, target: TargetSpec) -> tuple[int, ...]:
 def _mask_row(named: int | None, target: TargetSpec, folder: Path) -> int:
     """The embedding row of the mask: it must exist in the target's table, and should stand for no text."""
     if named is None:
-        tokenizer = load_tokenizer(folder)
-        if tokenizer is None or tokenizer.size >= target.vocab_size:
-            raise ConfigError(
-                f"drafter: every row of the table of {target.vocab_size} may stand for text; name one that "
-                "never occurs as mask_token_id",
-                key="drafter.mask_token_id",
-            )
-        return tokenizer.size
+        return _free_row(target, folder)
     if named >= target.vocab_size:
         raise ConfigError(
             f"drafter: mask_token_id = {named} is beyond the target's embedding table of {target.vocab_size} "
@@ -137,3 +142,28 @@ def _mask_row(named: int | None, target: TargetSpec, folder: Path) -> int:
             key="drafter.mask_token_id",
         )
     return named
+
+
+def _free_row(target: TargetSpec, folder: Path) -> int:
+    """A row that stands for no text: the first without a token, else that of a token that is a mask.
+
+    Raises: ConfigError where there is neither, with special tokens that may do: neither ends of an answer nor
+    in the chat format.
+    """
+    tokenizer = load_tokenizer(folder)
+    if tokenizer is not None and tokenizer.size < target.vocab_size:
+        return tokenizer.size
+    added = {} if tokenizer is None else tokenizer.backend.get_added_tokens_decoder()
+    named = {token.content: i for i, token in sorted(added.items()) if i < target.vocab_size}
+    for mask in _MASKS:
+        if mask in named:
+            return int(named[mask])
+    template = (tokenizer.chat_template if tokenizer else None) or ""
+    used = {i for t, i in named.items() if i in target.eos_ids or t in template or not added[i].special}
+    spare = [f"{token} ({i})" for token, i in named.items() if i not in used]
+    perhaps = f", perhaps the special token {' or '.join(spare[:_SUGGESTED])}" if spare else ""
+    raise ConfigError(
+        f"drafter: every row of the table of {target.vocab_size} may stand for text: set mask_token_id to an "
+        f"id that no answer holds{perhaps}; --plan warns of one that answers hold",
+        key="drafter.mask_token_id",
+    )

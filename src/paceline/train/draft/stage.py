@@ -19,7 +19,7 @@ from paceline.models.registry import read_target_spec
 from paceline.models.spec import TargetSpec
 from paceline.train.data.batches import SampleBatches
 from paceline.train.data.produce import model_fingerprint
-from paceline.train.data.shards import Sample, foreign_id, read_meta, read_samples
+from paceline.train.data.shards import Sample, foreign_id, read_meta, read_samples, shard_files
 from paceline.train.draft.task import Judge
 from paceline.train.evaluate.acceptance import held_out_prompts, serving_acceptance
 from paceline.train.settings.drafter import AcceptanceSettings, SampleSettings
@@ -53,7 +53,8 @@ def open_samples(
     """The samples of a stage, packed; warns where they were written in another mode than is served.
 
     served_thinking: the mode of held-out prompts; None: nobody said. section: where `settings` stand in their
-    file. Raises: ConfigError for samples of another vocabulary, or rows longer than the target has positions.
+    file. Raises: ConfigError for samples of another vocabulary, or rows longer than the target has positions,
+    and a folder without a sample.
     """
     folder = Path(settings.path)
     meta = read_meta(folder)
@@ -83,12 +84,25 @@ def open_samples(
             modes[sample.thinking] += 1
             _check_ids(sample, target.spec.vocab_size, folder, section)
             yield sample
+        if not modes:
+            raise ConfigError(
+                f"{_emptiness(folder)}: write answers with `paceline train data`", key=f"{section}.path"
+            )
 
     # A pad is read by nobody; any id of the table will do.
     batches = SampleBatches(counted(), rows=settings.rows, length=settings.length, pad_id=0, seed=optim.seed)
     if served_thinking is not None:
         warn_of_other_mode(modes, served_thinking, folder)
     return batches
+
+
+def _emptiness(folder: Path) -> str:
+    """Which file of a folder without a sample is to be looked at."""
+    found = shard_files(folder)
+    if not found:
+        return f"{folder} holds no whole shard"
+    names = found[0].name if len(found) == 1 else f"{found[0].name} to {found[-1].name}"
+    return f"{folder} holds no sample ({names}: empty)"
 
 
 def _check_ids(sample: Sample, vocab_size: int, folder: Path, section: str) -> None:

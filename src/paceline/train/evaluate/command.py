@@ -16,8 +16,9 @@ from paceline.train.data.prompts import Prompt, read_prompts
 from paceline.train.evaluate.bars import judge
 from paceline.train.evaluate.environment import environment
 from paceline.train.evaluate.report import read_card, show, training_runs, write_card, write_report
+from paceline.train.loop.outputs import check_folder
 from paceline.train.loop.plan import show as show_values
-from paceline.train.settings.base import load_yaml
+from paceline.train.settings.base import load_yaml, with_flags
 from paceline.train.settings.evaluate import EvaluateSettings
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def run(
     """
     settings = load_yaml(config, EvaluateSettings)
     if seed is not None:
-        settings = settings.model_copy(update={"seed": seed})
+        settings = with_flags(settings, seed=seed)
     prompts = bench_prompts(settings)
     if plan:
         from paceline.train.evaluate.plan import plan_of
@@ -93,6 +94,7 @@ class Evaluation:
             read_card(Path(settings.card))
         if Path(settings.out).is_dir():
             raise ConfigError(f"out: {settings.out} is a folder; name a file in it", key="out")
+        check_folder(Path(settings.out).parent)
         resolved_engines(settings, self.folder, device)
 
     def run(self) -> dict[str, Any]:

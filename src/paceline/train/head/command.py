@@ -18,6 +18,7 @@ from paceline.models.hub import resolve_model
 from paceline.models.quantized import as_plain
 from paceline.models.qwen3_5_config import MTP_PREFIX
 from paceline.models.registry import read_mtp_spec
+from paceline.models.spec import MTPSpec
 from paceline.train.draft import plan as planning
 from paceline.train.draft.features import OnlineFeatures
 from paceline.train.draft.losses import LossShape
@@ -26,6 +27,7 @@ from paceline.train.draft.task import Export, Judge
 from paceline.train.head.export import export_head, export_model, link_model
 from paceline.train.head.task import HeadTask
 from paceline.train.loop.distributed import Place
+from paceline.train.loop.outputs import check_folder
 from paceline.train.loop.plan import Work, layer_activations, make_plan, show
 from paceline.train.loop.step import count_parameters
 from paceline.train.loop.trainer import Outcome, train
@@ -113,6 +115,9 @@ def run_head(
 
 
 def _task(settings: HeadSettings, target: TargetFolder, head: MTPHead, place: Place) -> HeadTask:
+    planning.check_room(
+        target, settings.optim, head, _activations(settings, target, head.spec, place.device), place.device
+    )
     compute = settings.optim.compute(place.device)
     frozen = load_train_target(target.path, place.device, compute)
     served = None if settings.evaluate is None else settings.evaluate.thinking
@@ -171,22 +176,13 @@ def plan_head(settings: HeadSettings, device: torch.device) -> dict[str, Any]:
         open_samples(settings.data, target, optim, None),
         optim.compute(device),
     )
-    tokens = settings.data.rows * settings.data.length
-    guesses = settings.data.rows * settings.num_anchors * settings.steps
-    mixer = (3 * spec.num_heads + 2 * spec.kv_heads) * spec.head_dim
-    # At all positions the head makes keys and values alone, about a third of its work.
-    rows = guesses + tokens // 3
-    activations = layer_activations(rows, 1, spec.hidden_size, spec.intermediate_size, mixer, compute)
+    tokens, guesses, rows = _sizes(settings)
     plan = make_plan(
         "train mtp",
         settings.model_dump(mode="json"),
         optim,
         module=head,
-        work=Work(
-            tokens,
-            activations + planning.logit_bytes(target, settings.loss.head_rows),
-            batches.steps_per_epoch(),
-        ),
+        work=Work(tokens, _activations(settings, target, spec, device), batches.steps_per_epoch()),
         out=Path(settings.out),
         device=device,
         frozen=planning.frozen_target(target, compute),
@@ -196,9 +192,26 @@ def plan_head(settings: HeadSettings, device: torch.device) -> dict[str, Any]:
     return planning.with_estimate(plan, batches, cost, optim.gradient_accumulation, device)
 
 
+def _sizes(settings: HeadSettings) -> tuple[int, int, int]:
+    """Tokens of a batch, guesses, and rows that the head works on."""
+    tokens = settings.data.rows * settings.data.length
+    guesses = settings.data.rows * settings.num_anchors * settings.steps
+    # At all positions the head makes keys and values alone, about a third of its work.
+    return tokens, guesses, guesses + tokens // 3
+
+
+def _activations(settings: HeadSettings, target: TargetFolder, spec: MTPSpec, device: torch.device) -> int:
+    """Bytes of a batch's activations, estimated."""
+    _, guesses, rows = _sizes(settings)
+    mixer, compute = (3 * spec.num_heads + 2 * spec.kv_heads) * spec.head_dim, settings.optim.compute(device)
+    layer = layer_activations(rows, 1, spec.hidden_size, spec.intermediate_size, mixer, compute)
+    return layer + planning.logit_bytes(target, min(guesses, settings.loss.head_rows))
+
+
 def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:
     """The body of the command; 0 on success."""
     settings = load_yaml(config, HeadSettings)
+    check_folder(Path(settings.out))
     if plan:
         planning.show_plans({"first": plan_head(settings, pick_device(device))}, as_json)
     else:

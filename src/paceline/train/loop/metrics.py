@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from paceline.train.loop.resume import disk_faults
+
 METRICS = "metrics.jsonl"
 _SHOWN_APART = {"loss", "learning_rate", "grad_norm", "tokens", "tokens_per_second", "seconds_per_step"}
 """Metrics of every task; the others are the task's own."""
@@ -26,7 +28,8 @@ class Metrics:
 
     def __init__(self, out: Path, name: str, tensorboard: bool, console: Console | None = None) -> None:
         self._name, self._console = name, console or Console(stderr=True)
-        self._file = (out / METRICS).open("a", encoding="utf-8")
+        self._path = out / METRICS
+        self._file = self._path.open("a", encoding="utf-8")
         self._board = _board(out / "tensorboard") if tensorboard else None
         self._live: Live | None = None
 
@@ -41,7 +44,8 @@ class Metrics:
     ) -> None:
         if self._live is not None:
             self._live.stop()
-        self._file.close()
+        with disk_faults(self._path):  # closing writes again what a full disk did not take
+            self._file.close()
         if self._board is not None:
             self._board.close()
 
@@ -73,8 +77,9 @@ class Metrics:
         self._console.print(Text(line), soft_wrap=True)
 
     def _write(self, record: dict[str, Any], step: int, group: str, values: dict[str, float]) -> None:
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
+        with disk_faults(self._path):
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
         if self._board is not None:
             for key, value in values.items():
                 self._board.add_scalar(f"{group}/{key}", value, step)
@@ -93,7 +98,8 @@ def forget_after(out: Path, step: int) -> None:
         except ValueError:
             continue
     work = path.with_name(f".{METRICS}.unfinished")
-    work.write_text("".join(kept), encoding="utf-8")
+    with disk_faults(path):
+        work.write_text("".join(kept), encoding="utf-8")
     os.replace(work, path)
 
 

@@ -8,11 +8,22 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from paceline.train.loop.resume import disk_full, replace_folder, write_json
+from paceline.errors import CapacityError, ConfigError
+from paceline.train.loop.resume import disk_faults, replace_folder, write_json
 from paceline.train.loop.task import Task
 
 LAST, BEST, BEST_SCORE = "last", "best", "best.json"
 SCORE = "score"
+
+
+def check_folder(out: Path) -> None:
+    """Raises ConfigError where `out` cannot become a folder because it, or one that it lies in, is a file.
+
+    For the beginning of a command: making the folder fails only after much was read.
+    """
+    stands = next((place for place in (out, *out.parents) if place.exists()), None)
+    if stands is not None and not stands.is_dir():
+        raise ConfigError(f"out: {stands} is a file; name a folder", key="out")
 
 
 class Outputs:
@@ -27,10 +38,11 @@ class Outputs:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         try:
-            self.task.export(work)
-        except SafetensorError as error:
+            with disk_faults(self.out / LAST, SafetensorError):
+                self.task.export(work)
+        except CapacityError:
             shutil.rmtree(work, ignore_errors=True)
-            raise disk_full(self.out / LAST, error) from error
+            raise
         replace_folder(work, self.out / LAST)
         return self.out / LAST
 
@@ -40,7 +52,8 @@ class Outputs:
         if SCORE in values and values[SCORE] > self.best_score():
             work = self.out / f".{BEST}.unfinished"
             shutil.rmtree(work, ignore_errors=True)
-            shutil.copytree(self.out / LAST, work)
+            with disk_faults(self.out / BEST):
+                shutil.copytree(self.out / LAST, work)
             replace_folder(work, self.out / BEST)
             write_json(self.out / BEST_SCORE, {"step": step, **values})
         return values

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from paceline.train.loop.memory import shortage
 from paceline.train.loop.metrics import METRICS, clock
 from paceline.train.loop.optim import muon_takes
 from paceline.train.loop.schedule import planned_steps
@@ -65,23 +66,23 @@ def make_plan(
     frozen: Frozen | None = None,
 ) -> dict[str, Any]:
     """A plan for `show_plan`. module: as it would be trained, on the meta device; nothing is computed."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    world = _world()
     frozen = frozen or Frozen()
     kept = sum(p.numel() for p in module.parameters() if not p.requires_grad)
-    trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    trained = count_parameters(p for p in module.parameters() if p.requires_grad)
+    memory = estimate_memory(settings, module, work.activations, device, frozen)
     steps = None if settings.seconds is not None else planned_steps(settings, work.steps_per_epoch, world)
     batches = settings.gradient_accumulation * world
-    compute = settings.compute(device)
-    fixed = Frozen(frozen.parameters + kept, frozen.nbytes + kept * _FP32)
     seconds, source = _time(settings, steps, out)
     return {
         "command": name,
         "settings": config,
         "device": str(device),
-        "compute_dtype": str(compute).removeprefix("torch."),
+        "compute_dtype": str(settings.compute(device)).removeprefix("torch."),
         "processes": world,
-        "parameters": {"trained": count_parameters(trained.values()), "frozen": fixed.parameters},
-        "memory": _memory(settings, trained, fixed, work, compute, world),
+        "parameters": {"trained": trained, "frozen": frozen.parameters + kept},
+        "memory": memory,
+        "shortage": shortage(memory["total"], device),
         "steps": steps,
         "steps_per_epoch": max(1, -(-work.steps_per_epoch // batches)),
         "tokens_per_step": work.tokens * batches,
@@ -91,15 +92,14 @@ def make_plan(
     }
 
 
-def _memory(
-    settings: OptimSettings,
-    trained: dict[str, nn.Parameter],
-    frozen: Frozen,
-    work: Work,
-    compute: torch.dtype,
-    world: int,
+def estimate_memory(
+    settings: OptimSettings, module: nn.Module, activations: int, device: torch.device, frozen: Frozen
 ) -> dict[str, int]:
-    """Bytes in one process."""
+    """Bytes in one process by what they hold, and their ``total``. module: on any device; activations: see
+    `Work`."""
+    world, compute = _world(), settings.compute(device)
+    kept = sum(p.numel() for p in module.parameters() if not p.requires_grad)
+    trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
     count = count_parameters(trained.values())
     matrices = sum(p.numel() for n, p in trained.items() if settings.optimizer == "muon" and muon_takes(n, p))
     parts = world if settings.parallel == "fsdp" else 1
@@ -113,10 +113,14 @@ def _memory(
         "gradients": count * _FP32 // parts,
         "optimizer": (2 * count - matrices) * _FP32 // parts,
         "cast_weights": copies,
-        "frozen_weights": frozen.nbytes,
-        "activations": work.activations,
+        "frozen_weights": frozen.nbytes + kept * _FP32,
+        "activations": activations,
     }
     return {**memory, "total": sum(memory.values())}
+
+
+def _world() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _time(settings: OptimSettings, steps: int | None, out: Path) -> tuple[float | None, str]:
@@ -156,6 +160,8 @@ def show_plan(plan: dict[str, Any], as_json: bool) -> None:
         print(section + (" (estimated, in one process)" if section == "memory" else ""))
         for key, value in plan[section].items():
             print(f"  {key.replace('_', ' '):{_WIDE}} {unit[section](value)}")
+    if plan["shortage"]:
+        print(f"  does not fit: {plan['shortage']}")
     print("work")
     work = {
         "device": plan["device"] + (f", {plan['processes']} processes" if plan["processes"] > 1 else ""),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from paceline.errors import CapacityError
 
 STATE, SUMS = "state.pt", "state.json"
 _CHUNK = 1 << 24
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_TEXT = os.strerror(errno.ENOSPC)
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
@@ -34,16 +39,12 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
     for left in folder.glob(".step-*"):  # by processes that died here
         shutil.rmtree(left, ignore_errors=True)
     work.mkdir(parents=True)
-    with (work / STATE).open("wb") as file:
-        try:
-            torch.save({**state, "step": step}, file)
-        except RuntimeError as error:  # what torch makes of a write that fails
-            shutil.rmtree(work, ignore_errors=True)
-            raise disk_full(place, error) from error
-        file.flush()
-        os.fsync(file.fileno())
-    sums = {"step": step, "bytes": (work / STATE).stat().st_size, "crc32": _crc32(work / STATE)}
-    write_json(work / SUMS, sums)
+    try:
+        with disk_faults(place, RuntimeError):
+            _write_state(work, step, state)
+    except CapacityError:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
     replace_folder(work, place)
     for old in checkpoint_steps(folder)[:-keep]:
         if old != step:
@@ -51,12 +52,25 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
     return place
 
 
-def disk_full(place: Path, error: Exception) -> CapacityError:
-    """What to say where a library tells of a failed write in its own words."""
-    first = (str(error).splitlines() or [""])[0]
-    return CapacityError(
-        f"{place} cannot be written, perhaps the disk is full: make room, then --resume ({first})"
-    )
+@contextmanager
+def disk_faults(place: Path, *words: type[Exception]) -> Iterator[None]:
+    """Around whatever writes `place`: a full disk may show at any write, flush or close, and names no file.
+
+    words: what a library raises of its own for a failed write; torch a RuntimeError. Raises CapacityError
+    that names `place`; other faults of the system pass.
+    """
+    known: tuple[type[Exception], ...] = (OSError, *words)
+    try:
+        yield
+    except known as error:
+        # Copying a folder gathers what went wrong and keeps no number.
+        full = not isinstance(error, OSError) or error.errno in _FULL or _FULL_TEXT in str(error)
+        if not full:
+            raise
+        first = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
+        raise CapacityError(
+            f"{place} cannot be written, perhaps the disk is full: make room, then --resume ({first})"
+        ) from error
 
 
 def load_newest(folder: Path) -> dict[str, Any] | None:
@@ -85,11 +99,20 @@ def replace_folder(new: Path, place: Path) -> None:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a whole file or none."""
     work = path.with_name(f".{path.name}.unfinished")
-    with work.open("w", encoding="utf-8") as file:
+    with disk_faults(path), work.open("w", encoding="utf-8") as file:
         file.write(json.dumps(value, indent=2) + "\n")
         file.flush()
         os.fsync(file.fileno())
     work.replace(path)
+
+
+def _write_state(work: Path, step: int, state: dict[str, Any]) -> None:
+    with (work / STATE).open("wb") as file:
+        torch.save({**state, "step": step}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    sums = {"step": step, "bytes": (work / STATE).stat().st_size, "crc32": _crc32(work / STATE)}
+    write_json(work / SUMS, sums)
 
 
 def _load(place: Path, step: int) -> dict[str, Any]:

@@ -70,6 +70,18 @@ def load_yaml(path: str | Path, cls: type[SectionT]) -> SectionT:
         raise _explained(exc, path, cls) from exc
 
 
+def with_flags(settings: SectionT, **flags: Any) -> SectionT:
+    """`settings` with what the command line says instead of the file, held to the same bounds: `model_copy`
+    would take any value. Raises ConfigError that names the flag."""
+    try:
+        return type(settings).model_validate({**settings.model_dump(exclude_unset=True), **flags})
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        flag = f"--{first['loc'][0]}".replace("_", "-") if first["loc"] else "the command line"
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{flag}: {message}", key=flag.removeprefix("--")) from exc
+
+
 def _explained(error: ValidationError, path: str | Path, cls: type[BaseModel]) -> ConfigError:
     # A misspelt key is also a missing one; the misspelling is what helps. Of a key that may be a text or a
     # section, what is wrong inside helps more than that it is not the other one.

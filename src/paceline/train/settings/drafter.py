@@ -33,7 +33,8 @@ class DrafterShape(Section):
     block_size: Annotated[int, Field(ge=2)] = 16
     """The anchor and the guesses after it."""
     mask_token_id: Annotated[int, Field(ge=0)] | None = None
-    """Absent: the first row of the target's embedding table that its tokenizer does not name."""
+    """Absent: the first row of the target's embedding table that its tokenizer does not name, else the row of
+    its mask token (`<|mask|>`, `<|MASK|>`, `<mask>`, `[MASK]`, `|<MASK>|`)."""
     target_layer_ids: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
     """Zero-based target layers whose output is tapped; absent: evenly from layer 1 to the last but two."""
     layer_types: tuple[LayerKind, ...] | None = None

@@ -20,7 +20,17 @@ from paceline.models.registry import read_target_spec
 from paceline.models.spec import TargetSpec
 from paceline.train.draft.plan import timed
 from paceline.train.loop.distributed import Place
-from paceline.train.loop.plan import Frozen, Work, layer_activations, make_plan, show, show_plan
+from paceline.train.loop.memory import check_memory
+from paceline.train.loop.outputs import check_folder
+from paceline.train.loop.plan import (
+    Frozen,
+    Work,
+    estimate_memory,
+    layer_activations,
+    make_plan,
+    show,
+    show_plan,
+)
 from paceline.train.loop.step import count_parameters
 from paceline.train.loop.trainer import Outcome, train
 from paceline.train.modules.four_bits import read_in_four_bits
@@ -109,6 +119,23 @@ def run_target(
 def plan_target(settings: TargetSettings, device: str) -> dict[str, Any]:
     """What `run_target` will take; reads and encodes the sources, loads no weight."""
     ready, place = prepare(settings), pick_device(device)
+    module, work, frozen = _planned(settings, ready, place)
+    made = make_plan(
+        "train target", settings.model_dump(mode="json"), settings.optim,
+        module=module, work=work, out=Path(settings.out),
+        device=place, frozen=frozen,
+    )  # fmt: skip
+    data = {
+        "tokens_by_kind": ready.rows.tokens.count(),
+        "held_out_rows_by_kind": {kind: len(rows.packed) for kind, rows in ready.held_out.items()},
+    }
+    # Every weight is multiplied with every token: once forward, twice backward; a teacher forward alone.
+    cost = 2.0 * work.tokens * (3 * count_parameters(module.parameters()) + frozen.parameters)
+    return timed({**made, "data": data}, settings.optim.gradient_accumulation * cost, place)
+
+
+def _planned(settings: TargetSettings, ready: Prepared, place: torch.device) -> tuple[Hybrid, Work, Frozen]:
+    """The model without weights, what a batch costs, and the teacher."""
     compute, spec, tokens = settings.optim.compute(place), ready.spec, settings.rows * settings.length
     frozen = Frozen()
     if settings.distill is not None:
@@ -121,23 +148,13 @@ def plan_target(settings: TargetSettings, device: str) -> dict[str, Any]:
         tokens, spec.num_layers, spec.hidden_size, spec.intermediate_size, mixer, compute
     )
     logits = min(tokens, settings.head_rows) * spec.vocab_size * 4 * 3
-    made = make_plan(
-        "train target", settings.model_dump(mode="json"), settings.optim,
-        module=module, work=Work(tokens, kept + logits, len(ready.rows)), out=Path(settings.out),
-        device=place, frozen=frozen,
-    )  # fmt: skip
-    data = {
-        "tokens_by_kind": ready.rows.tokens.count(),
-        "held_out_rows_by_kind": {kind: len(rows.packed) for kind, rows in ready.held_out.items()},
-    }
-    # Every weight is multiplied with every token: once forward, twice backward; a teacher forward alone.
-    work = 2.0 * tokens * (3 * count_parameters(module.parameters()) + frozen.parameters)
-    return timed({**made, "data": data}, settings.optim.gradient_accumulation * work, place)
+    return module, Work(tokens, kept + logits, len(ready.rows)), frozen
 
 
 def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, device: str) -> int:
     """The body of the command; 0 on success."""
     settings = load_yaml(config, TargetSettings)
+    check_folder(Path(settings.out))
     if plan:
         show_plan(plan_target(settings, device), as_json)
     else:
@@ -146,6 +163,9 @@ def run(config: Path, *, plan: bool, as_json: bool, resume: bool, force: bool, d
 
 
 def _task(settings: TargetSettings, ready: Prepared, place: Place) -> TargetTask:
+    module, work, frozen = _planned(settings, ready, place.device)
+    memory = estimate_memory(settings.optim, module, work.activations, place.device, frozen)
+    check_memory(memory["total"], place.device)
     compute = settings.optim.compute(place.device)
     if settings.init_from is None:
         model = Hybrid(ready.spec, compute)
