@@ -8,8 +8,9 @@
 
 `speed`: plain decoding, n-gram, MTP and DFlash with several draft lengths. `sampling`: DFlash whose drafts
 are the likeliest ids (greedy) or drawn with the noise of the target's own draw (coupled). `context`: both
-drafters at the end of a conversation of 3,500 tokens, other questions and answers, and without one. `copies`:
-drafters that do and do not follow the text's own past.
+drafters at the end of a conversation of 3,500 tokens, other questions and answers, and without one; rows
+with `repeated_at_most` leave out prompts of which an answer holds more of itself twice. `copies`: drafters
+that do and do not follow the text's own past.
 `--drafters`: plain decoding and any DFlash drafters, for tables of layouts. Speed is decoding time alone,
 prompts left out; medians over prompts would hide the long ones, so tokens are divided by seconds. `load_s` is
 the time until an engine with that drafter is ready, its target included.
@@ -32,6 +33,7 @@ from paceline.bench.machine import environment
 from paceline.bench.workload import Prompt, read_prompts
 from paceline.engine.results import RequestOutput, SpeculationStats
 from paceline.errors import explained
+from paceline.train.data.filters import repeated_tokens
 
 PROMPTS = Path(__file__).parents[2] / "src/paceline/bench/prompts.jsonl"
 FOUR = ("coding", "math", "reasoning", "extraction")
@@ -64,6 +66,8 @@ METHODS: dict[str, dict[str, dict[str, Any] | None]] = {
     },
 }
 CONTEXT = 3500
+LIMITS = (0.3, 0.15)
+"""Shares of an answer inside 12-grams that it holds twice: a model that loops is easy to predict."""
 
 
 @explained
@@ -92,9 +96,15 @@ def main() -> None:
             loads[name] = round(time.perf_counter() - begin, 2)
         for heat in a.temperatures:
             params = SamplingParams(temperature=heat, max_tokens=a.max_tokens, seed=0)
-            for filler in (0, CONTEXT) if methods is METHODS["context"] else (0,):
-                outputs = _answers(engines, prompts, params, filler)
-                rows += list(_rows(outputs, prompts, {"temperature": heat, "context": filler or "own"}))
+            fillers = (0, CONTEXT) if methods is METHODS["context"] else (0,)
+            found = {filler: _answers(engines, prompts, params, filler) for filler in fillers}
+            for limit in (None, *LIMITS) if len(found) > 1 else (None,):
+                kept = _within(list(found.values()), limit)
+                only = {} if limit is None else {"repeated_at_most": limit, "prompts": len(kept)}
+                for filler, outputs in found.items():
+                    taken = {name: [mine[i] for i in kept] for name, mine in outputs.items()}
+                    settings = {"temperature": heat, "context": filler or "own", **only}
+                    rows += _rows(taken, [prompts[i] for i in kept], settings)
     for row in rows:
         print(json.dumps(row))
     settings = {"max_tokens": a.max_tokens, "per_category": a.per_category, "batch": 1, "seed": 0}
@@ -142,6 +152,21 @@ def _answers(
     return found
 
 
+def _within(found: list[dict[str, list[RequestOutput]]], limit: float | None) -> list[int]:
+    """The prompts of which no answer repeats more than `limit` of itself; None: all."""
+    count = len(next(iter(found[0].values())))
+    if limit is None:
+        return list(range(count))
+    answers = [mine for outputs in found for mine in outputs.values()]
+    return [i for i in range(count) if max(_repeated([mine[i]]) for mine in answers) <= limit]
+
+
+def _repeated(outputs: list[RequestOutput]) -> float:
+    """Share of the tokens inside a 12-gram that its answer holds at least twice."""
+    tokens = sum(len(output.token_ids) for output in outputs)
+    return sum(repeated_tokens(output.token_ids) for output in outputs) / max(1, tokens)
+
+
 def _turns(llm: LLM, prompts: list[Prompt]) -> list[tuple[str, str]]:
     """Every question and its plain answer: what a conversation may have held before."""
     params = SamplingParams(temperature=0.0, max_tokens=192)
@@ -184,6 +209,7 @@ def _rows(
                 "acceptance_rate": _rounded(ratios["draft_acceptance_rate"]),
                 "tokens_per_s": round(speed, 1),
                 f"over_{first}": round(speed / plain, 3),
+                "repeated": round(_repeated(ours), 3),
                 "identical": sum(a.token_ids == b.token_ids for a, b in zip(ours, base, strict=True)),
             }
         four = [by[c] for c in FOUR if c in by]
@@ -192,7 +218,8 @@ def _rows(
             for key in ("acceptance_length", "acceptance_rate", "tokens_per_s", f"over_{first}")
             if all(row[key] is not None for row in four)
         }
-        yield {"method": name, **settings, "four": means, "categories": by}
+        whole = {"four": means, "repeated": round(_repeated(mine), 3), "categories": by}
+        yield {"method": name, **settings, **whole}
 
 
 def _rounded(ratio: float | None) -> float | None:
