@@ -240,7 +240,7 @@ def default_name(field: FieldInfo) -> str:
 
 def cell(text: str) -> str:
     """Text that does not break its table."""
-    return " ".join(text.replace("|", "or").split())
+    return " ".join(text.replace(" | ", " or ").replace("|", "\\|").split())
 
 
 def main() -> int:

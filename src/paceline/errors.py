@@ -15,6 +15,7 @@ invariant of paceline itself is an `AssertionError`, never one of these.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -67,7 +68,7 @@ class CapacityError(PacelineError):
 
 def explained(main: Callable[Args, int | None]) -> Callable[Args, int]:
     """A program's `main` that ends in one line on stderr and `BAD_INPUT` where its user made a mistake, or a
-    file cannot be read or written; 0 where it returns nothing."""
+    file cannot be read or written; 0 where it returns nothing, or its reader has left."""
 
     @wraps(main)
     def run(*args: Args.args, **kwargs: Args.kwargs) -> int:
@@ -75,8 +76,14 @@ def explained(main: Callable[Args, int | None]) -> Callable[Args, int]:
             return main(*args, **kwargs) or 0
         except PacelineError as error:
             message = str(error)
+        except BrokenPipeError:
+            # Without this, Python complains when it flushes.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         except OSError as error:
-            message = f"{error.filename or 'a file'}: {error.strerror or error}"
+            message = (
+                f"{error.filename}: {error.strerror}" if error.filename else error.strerror or repr(error)
+            )
         print(f"paceline: {message}", file=sys.stderr)
         return BAD_INPUT
 

@@ -175,7 +175,8 @@ def test_a_closed_stream_is_no_fault(closed, arguments, code):
     [
         (ConfigError("--count: at least 1"), "--count: at least 1"),
         (FileNotFoundError(2, "No such file", "a.jsonl"), "a.jsonl: No such file"),
-        (OSError("out of luck"), "a file: out of luck"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (OSError("out of luck"), "OSError('out of luck')"),
     ],
 )
 def test_a_program_of_its_own_explains_as_the_commands_do(error, line, capsys):
@@ -192,3 +193,17 @@ def test_a_program_that_is_done_says_0_and_a_fault_of_ours_stays_one():
     assert explained(lambda: 3)() == 3
     with pytest.raises(AssertionError):
         explained(lambda: (_ for _ in ()).throw(AssertionError))()
+
+
+def test_a_program_whose_reader_has_left_is_done():
+    program = (
+        "import sys\nfrom paceline.errors import explained\n"
+        "@explained\ndef main():\n    for i in range(100_000): print(i)\n"
+        "sys.exit(main())\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout and running.stdout.readline() == "0\n"
+        running.stdout.close()
+        assert (running.wait(30), running.stderr and running.stderr.read()) == (0, "")

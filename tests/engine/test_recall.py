@@ -1,4 +1,4 @@
-"""Drafts that give way to the text's own past: the sequences' index, and the whole engine with it."""
+"""Drafts that follow the text's own past: the sequences' index, and the whole engine with it."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class SpeculativeConfig(StrictModel):
     prompt_lookup: bool | None = Field(
         None,
         description="dflash and mtp: where the text once ended as now, drafts follow what stood behind as "
-        "far as the drafter finds it likely; absent: yes, which measured better.",
+        "far as the drafter finds it likely; absent: yes, which measured better. Never for a single draft.",
     )
 
     @field_validator("method", mode="before")
@@ -101,7 +101,7 @@ class SpeculativeConfig(StrictModel):
 
     @property
     def looks_back(self) -> bool:
-        """Whether a drafter's guesses give way to the text's own past."""
+        """Whether a drafter's guesses follow the text's own past."""
         return self.method != "ngram" and self.prompt_lookup is not False
 
     def draft_tokens(self, block_size: int | None = None) -> int:

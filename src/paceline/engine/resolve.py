@@ -58,7 +58,7 @@ class Resolved:
 
     @property
     def looks_back(self) -> bool:
-        """Whether drafts give way to the text's own past. A single one cannot: the first is the judge."""
+        """Whether drafts follow the text's own past; for a single one it gained nothing measurable."""
         speculative = self.config.speculative
         return speculative is not None and speculative.looks_back and self.num_drafts > 1
 

@@ -60,7 +60,8 @@ def chooser(
     recalled: torch.Tensor | None,
 ) -> ChooseTokens:
     """How drafter logits become drafts for the sequences in `slots` [S] with anchors at `lengths` [S], whose
-    texts held `recalled` [S, 1 + n] (`Sequence.recall`) before."""
+    texts held `recalled` [S, 1 + n] (`Sequence.recall`) before. Recalled ids are weighed by raw logits: one
+    that the request forbids may be drafted, and is then not accepted."""
 
     def choose(logits: torch.Tensor, first: int, drafted: torch.Tensor) -> torch.Tensor:
         drafts = sampler.draft(logits, slots, lengths, first, drafted, method)

@@ -1,9 +1,10 @@
 """What the text held the last time that it ended like this: a second opinion on a drafter's guesses.
 
 Agents copy: names, lines of code, quotations, JSON keys. A drafter whose window or size does not carry it
-through a copy still knows how likely each of its tokens is. So the place whose ending agrees longest with
-the text's is looked up (n-gram look-up, Saxena 2023), and its continuation is followed as long as the drafter
-objects less than the agreement speaks for it. A wrong guess costs what any wrong guess costs.
+through a copy still knows how likely each of its tokens is. So the newest place that ends like the text, on
+the most of a few numbers of tokens, is looked up (n-gram look-up, Saxena 2023), and what stands behind it is
+followed as long as the drafter objects less than the agreement speaks for it. A wrong guess costs what any
+wrong guess costs.
 """
 
 from __future__ import annotations

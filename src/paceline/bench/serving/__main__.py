@@ -52,7 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from paceline.bench.serving import suite
     from paceline.bench.serving.offline import EngineSettings
 
-    template = asked.chat_template.read_text(encoding="utf-8") if asked.chat_template else None
+    try:
+        template = asked.chat_template.read_text(encoding="utf-8") if asked.chat_template else None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{asked.chat_template} is not UTF-8", key="chat_template") from None
     try:
         speculative = None if asked.speculative_config == "none" else json.loads(asked.speculative_config)
     except ValueError as error:

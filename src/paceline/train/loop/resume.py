@@ -20,7 +20,7 @@ from paceline.errors import CapacityError
 STATE, SUMS = "state.pt", "state.json"
 _CHUNK = 1 << 24
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FULL_TEXT = os.strerror(errno.ENOSPC)
+_FULL_TEXTS = tuple(map(os.strerror, _FULL))
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
@@ -64,7 +64,11 @@ def disk_faults(place: Path, *words: type[Exception]) -> Iterator[None]:
         yield
     except known as error:
         # Copying a folder gathers what went wrong and keeps no number.
-        full = not isinstance(error, OSError) or error.errno in _FULL or _FULL_TEXT in str(error)
+        full = (
+            not isinstance(error, OSError)
+            or error.errno in _FULL
+            or any(t in str(error) for t in _FULL_TEXTS)
+        )
         if not full:
             raise
         first = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
